@@ -52,7 +52,7 @@ pub fn of_trait(spec: &Spec, items: &[ItemTrait], imports: &mut Imports) -> Resu
         add_import(imports, &format!("{}::{}", spec.path, spec.name), burn, feature.as_deref());
         for item in &item.items {
             let method = match item {
-                TraitItem::Type(item) => associated_type(burn, spec, &item.ident.to_string()),
+                TraitItem::Type(item) => associated_type(spec, &item.ident.to_string()),
                 TraitItem::Fn(item) => forward(burn, spec, item)?,
                 _ => bail!(
                     "{}: xtask forwards methods and types only, not constants or macros",
@@ -132,10 +132,9 @@ fn within(only: Option<&str>, text: &str) -> String {
     })
 }
 
-fn associated_type(burn: usize, spec: &Spec, name: &str) -> Method {
+fn associated_type(spec: &Spec, name: &str) -> Method {
     const QUANTIZED: (&str, &str) = ("QuantizedTensorPrimitive", "super::Fp8QTensor<B>");
-    let own = BURNS[burn].quantizes.then_some(&QUANTIZED);
-    let known = spec.types.iter().chain(own).find(|(special, _)| *special == name);
+    let known = spec.types.iter().chain([&QUANTIZED]).find(|(special, _)| *special == name);
     let value = known.map_or_else(|| format!("B::{name}"), |(_, value)| (*value).to_string());
     let text = format!("type {name} = {value};");
     Method { text, form: Form::Whole, cfg: None, imports: Vec::new() }

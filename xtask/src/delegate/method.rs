@@ -54,7 +54,7 @@ fn method(burn: &Burn, spec: &Spec, item: &TraitItemFn) -> Result<Method> {
         sig.asyncness.is_none() && sig.abi.is_none() && sig.variadic.is_none(),
         "async, extern and variadic methods are not supported"
     );
-    if burn.quantizes && ["QTensorOps", "TransactionOps"].contains(&spec.name) {
+    if ["QTensorOps", "TransactionOps"].contains(&spec.name) {
         return of_quantized(burn, spec, sig, cfg);
     }
     let arguments = name_arguments(&mut sig)?;
@@ -116,7 +116,7 @@ fn method(burn: &Burn, spec: &Spec, item: &TraitItemFn) -> Result<Method> {
     Ok(Method { text, form: Form::Whole, cfg, imports })
 }
 
-/// A method that takes or gives quantized tensors, of a decorator that has some of its own.
+/// A method that takes or gives quantized tensors: what takes one that holds FP8 does not go to `B`.
 fn of_quantized(
     burn: &Burn,
     spec: &Spec,

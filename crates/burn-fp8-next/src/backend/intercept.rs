@@ -3,15 +3,18 @@
 use burn_backend::ops::AttentionModuleOptions;
 use burn_backend::tensor::{BoolTensor, Device, FloatTensor};
 use burn_backend::{Distribution, FloatDType, Shape, TensorMetadata, TensorPrimitive};
-use burn_fp8_core::{Gemm, GemmRole, ProductKind};
+use burn_fp8_core::{Gemm, GemmRole};
 
-use super::common::intercept as common;
+use super::common::{intercept as common, quantized};
 use super::convolution;
-use super::{Fp8Matmul, gradient, session};
-use crate::report::{HighPrecision, record_high_precision};
+pub(super) use super::quantized::dequantize;
+use super::{Fp8Backend, Fp8Matmul, gradient, session};
 pub(super) use common::{
     bool_into_data, float_into_data, int_into_data, linear, linear_weight_backward,
     linear_x_backward, name,
+};
+pub(super) use quantized::{
+    q_cat, q_from_data, q_into_data, q_is_require_grad, quantize, quantize_dynamic, tr_execute,
 };
 
 convolution::convolutions!(convolved);
@@ -20,18 +23,11 @@ fn convolved(role: GemmRole, forward: Gemm) {
     session::run(|| common::convolved(role, forward));
 }
 
-/// Burn's quantized tensors are no tensors in FP8: their product is that of `B`.
 pub(super) fn q_matmul<B: Fp8Matmul>(
-    lhs: TensorPrimitive<B>,
-    rhs: TensorPrimitive<B>,
-) -> TensorPrimitive<B> {
-    session::run(|| {
-        if let Some(gemm) = Gemm::from_shapes(&lhs.shape(), &rhs.shape()) {
-            let (kind, reason) = (ProductKind::Matmul, HighPrecision::Quantized);
-            record_high_precision(kind, GemmRole::Output, gemm, reason);
-        }
-        B::q_matmul(lhs, rhs)
-    })
+    lhs: TensorPrimitive<Fp8Backend<B>>,
+    rhs: TensorPrimitive<Fp8Backend<B>>,
+) -> TensorPrimitive<Fp8Backend<B>> {
+    session::run(|| quantized::q_matmul(lhs, rhs))
 }
 
 pub(super) fn float_matmul<B: Fp8Matmul>(

@@ -16,6 +16,7 @@ macro_rules! burn_0_21 {
 #[path = "../shared/backend/forward.rs"]
 mod forward;
 mod collective;
+#[macro_use]
 #[path = "../shared/backend/mod.rs"]
 mod common;
 #[path = "../shared/backend/delegate.rs"]
@@ -23,6 +24,7 @@ mod delegate;
 mod gradient;
 mod intercept;
 mod ir;
+pub(crate) mod quantized;
 pub(crate) mod session;
 
 use core::marker::PhantomData;
@@ -37,6 +39,7 @@ use burn_flex::{Flex, FlexTensor};
 use crate::engine::Graph;
 pub(crate) use common::{convert, convolution};
 use convert::{Rewrap, SameTensors};
+use quantized::{Fp8QTensor, QCodes};
 
 /// A backend on which products run in FP8, and which can tell tensors apart.
 pub(crate) trait Fp8Matmul: Graph {

@@ -7,3 +7,5 @@ mod common;
 mod device;
 mod golden;
 mod layers;
+#[cfg(all(feature = "device", feature = "burn-0-23"))]
+mod quantized;

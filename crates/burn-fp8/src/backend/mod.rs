@@ -17,22 +17,9 @@ macro_rules! burn_0_22 {
 #[path = "../shared/backend/forward.rs"]
 mod forward;
 
-/// What the delegation does with an operation on quantized tensors: FP8 is this crate's, everything else goes to `B`.
-macro_rules! quantized {
-    ($crossing:ident [$($taken:ident)+] $name:ident $($argument:ident)*) => {
-        if [$(super::quantized::is_fp8(&$taken)),+].contains(&true) {
-            super::quantized::OnCodes::<B>::$name($($argument),*)
-        } else {
-            $(let $taken = super::quantized::other($taken);)+
-            quantized!(@ $crossing B::$name($($argument),*))
-        }
-    };
-    (@ as_it_is $result:expr) => { $result };
-    (@ $crossing:ident $result:expr) => { super::quantized::Own::own($result) };
-}
-
 #[cfg(feature = "distributed")]
 mod collective;
+#[macro_use]
 #[path = "../shared/backend/mod.rs"]
 mod common;
 #[path = "../shared/backend/delegate.rs"]
@@ -44,10 +31,11 @@ mod vision;
 /// What the delegation does not forward as it is.
 mod intercept {
     pub(super) use super::common::intercept::*;
-    pub(super) use super::quantized::{
-        dequantize, q_cat, q_device, q_from_data, q_from_inner, q_inner, q_into_data,
-        q_is_require_grad, q_matmul, quantize, quantize_dynamic, tr_execute,
+    pub(super) use super::common::quantized::{
+        q_cat, q_from_data, q_into_data, q_is_require_grad, q_matmul, quantize, quantize_dynamic,
+        tr_execute,
     };
+    pub(super) use super::quantized::{dequantize, q_device, q_from_inner, q_inner};
 }
 
 use core::marker::PhantomData;

@@ -1,13 +1,13 @@
 //! Structs over a backend, carried from `Fp8Backend<B>` to `B` and back.
 //!
 //! `FloatTensor<Fp8Backend<B>>` and `FloatTensor<B>` are one type, so most arguments need nothing. A struct such as
-//! `TensorPrimitive<B>` is a new type for every `B`, though its fields are the same: its fields move, nothing is copied.
+//! `MaxPool2dBackward<B>` is a new type for every `B`, though its fields are the same: its fields move, nothing is copied.
 
 use burn_backend::ops::{
     DeformConv2dBackward, MaxPool1dBackward, MaxPool1dWithIndices, MaxPool2dBackward,
-    MaxPool2dWithIndices, TransactionPrimitive,
+    MaxPool2dWithIndices,
 };
-use burn_backend::{Backend, BackendTypes, TensorPrimitive};
+use burn_backend::{Backend, BackendTypes};
 
 /// Turns a struct over one backend into the same struct over another one with the same tensor types.
 pub(crate) trait Rewrap<Target> {
@@ -34,41 +34,6 @@ where
             BoolTensorPrimitive = A::BoolTensorPrimitive,
         >,
 {
-}
-
-/// One whose quantized tensors are, too.
-pub(crate) trait SameQuantized<A: BackendTypes>:
-    SameTensors<A> + BackendTypes<QuantizedTensorPrimitive = A::QuantizedTensorPrimitive>
-{
-}
-
-impl<A, B> SameQuantized<A> for B
-where
-    A: BackendTypes,
-    B: SameTensors<A> + BackendTypes<QuantizedTensorPrimitive = A::QuantizedTensorPrimitive>,
-{
-}
-
-impl<A: Backend, B: SameQuantized<A>> Rewrap<TensorPrimitive<B>> for TensorPrimitive<A> {
-    fn rewrap(self) -> TensorPrimitive<B> {
-        match self {
-            Self::Float(tensor) => TensorPrimitive::Float(tensor),
-            Self::QFloat(tensor) => TensorPrimitive::QFloat(tensor),
-        }
-    }
-}
-
-impl<A: Backend, B: SameQuantized<A>> Rewrap<TransactionPrimitive<B>> for TransactionPrimitive<A> {
-    fn rewrap(self) -> TransactionPrimitive<B> {
-        // The private field `orders` starts empty in the copy. Nothing is lost: `TransactionPrimitive::execute_async` takes
-        // the orders out before it calls `tr_execute`, the only method that a transaction is passed to.
-        TransactionPrimitive::new(
-            self.read_floats,
-            self.read_qfloats,
-            self.read_ints,
-            self.read_bools,
-        )
-    }
 }
 
 /// `Rewrap` for structs whose fields are all public.

@@ -52,14 +52,13 @@ impl<B: BackendTypes + 'static> BackendTypes for Fp8Backend<B> {
     type FloatTensorPrimitive = B::FloatTensorPrimitive;
     type IntTensorPrimitive = B::IntTensorPrimitive;
     type BoolTensorPrimitive = B::BoolTensorPrimitive;
+    type QuantizedTensorPrimitive = super::Fp8QTensor<B>;
     burn_0_21! {
         type FloatElem = B::FloatElem;
         type IntElem = B::IntElem;
         type BoolElem = B::BoolElem;
-        type QuantizedTensorPrimitive = super::Fp8QTensor<B>;
     }
     burn_0_22! {
-        type QuantizedTensorPrimitive = B::QuantizedTensorPrimitive;
         type GraphPrimitive = B::GraphPrimitive;
     }
 }
@@ -675,287 +674,144 @@ impl<B: Fp8Matmul> BoolTensorOps<Self> for Fp8Backend<B> {
 }
 
 impl<B: Fp8Matmul> QTensorOps<Self> for Fp8Backend<B> {
-    burn_0_21! {
-        forward! { [flowing lhs]
-            fn q_add_scalar(lhs: QuantizedTensor<Self>, rhs: Scalar) -> TensorPrimitive<Self>;
-            fn q_sub_scalar(lhs: QuantizedTensor<Self>, rhs: Scalar) -> TensorPrimitive<Self>;
-            fn q_mul_scalar(lhs: QuantizedTensor<Self>, rhs: Scalar) -> TensorPrimitive<Self>;
-            fn q_div_scalar(lhs: QuantizedTensor<Self>, rhs: Scalar) -> TensorPrimitive<Self>;
-            fn q_powi(lhs: QuantizedTensor<Self>, rhs: IntTensor<B>) -> TensorPrimitive<Self>;
-            fn q_powi_scalar(lhs: QuantizedTensor<Self>, rhs: Scalar) -> TensorPrimitive<Self>;
-        }
-        forward! { [flowing lhs rhs]
-            fn q_add(
-                lhs: QuantizedTensor<Self>, rhs: QuantizedTensor<Self>,
-            ) -> TensorPrimitive<Self>;
-            fn q_sub(
-                lhs: QuantizedTensor<Self>, rhs: QuantizedTensor<Self>,
-            ) -> TensorPrimitive<Self>;
-            fn q_mul(
-                lhs: QuantizedTensor<Self>, rhs: QuantizedTensor<Self>,
-            ) -> TensorPrimitive<Self>;
-            fn q_div(
-                lhs: QuantizedTensor<Self>, rhs: QuantizedTensor<Self>,
-            ) -> TensorPrimitive<Self>;
-            fn q_powf(
-                lhs: QuantizedTensor<Self>, rhs: QuantizedTensor<Self>,
-            ) -> TensorPrimitive<Self>;
-        }
-        forward! { [flowing tensor]
-            fn q_clamp_min(tensor: QuantizedTensor<Self>, min: Scalar) -> TensorPrimitive<Self>;
-            fn q_clamp_max(tensor: QuantizedTensor<Self>, max: Scalar) -> TensorPrimitive<Self>;
-            fn q_clamp(
-                tensor: QuantizedTensor<Self>, min: Scalar, max: Scalar,
-            ) -> TensorPrimitive<Self>;
-            fn q_neg(tensor: QuantizedTensor<Self>) -> TensorPrimitive<Self>;
-            fn q_recip(tensor: QuantizedTensor<Self>) -> TensorPrimitive<Self>;
-            fn q_sum(tensor: QuantizedTensor<Self>) -> TensorPrimitive<Self>;
-            fn q_sum_dim(tensor: QuantizedTensor<Self>, dim: usize) -> TensorPrimitive<Self>;
-            fn q_prod(tensor: QuantizedTensor<Self>) -> TensorPrimitive<Self>;
-            fn q_prod_dim(tensor: QuantizedTensor<Self>, dim: usize) -> TensorPrimitive<Self>;
-            fn q_mean(tensor: QuantizedTensor<Self>) -> TensorPrimitive<Self>;
-            fn q_mean_dim(tensor: QuantizedTensor<Self>, dim: usize) -> TensorPrimitive<Self>;
-            fn q_cumsum(tensor: QuantizedTensor<Self>, dim: usize) -> TensorPrimitive<Self>;
-            fn q_cumprod(tensor: QuantizedTensor<Self>, dim: usize) -> TensorPrimitive<Self>;
-            fn q_cummin(tensor: QuantizedTensor<Self>, dim: usize) -> TensorPrimitive<Self>;
-            fn q_cummax(tensor: QuantizedTensor<Self>, dim: usize) -> TensorPrimitive<Self>;
-            fn q_exp(tensor: QuantizedTensor<Self>) -> TensorPrimitive<Self>;
-            fn q_log(tensor: QuantizedTensor<Self>) -> TensorPrimitive<Self>;
-            fn q_log1p(tensor: QuantizedTensor<Self>) -> TensorPrimitive<Self>;
-            fn q_powf_scalar(tensor: QuantizedTensor<Self>, value: Scalar)
-            -> TensorPrimitive<Self>;
-            fn q_sqrt(tensor: QuantizedTensor<Self>) -> TensorPrimitive<Self>;
-            fn q_cos(tensor: QuantizedTensor<Self>) -> TensorPrimitive<Self>;
-            fn q_sin(tensor: QuantizedTensor<Self>) -> TensorPrimitive<Self>;
-            fn q_tan(tensor: QuantizedTensor<Self>) -> TensorPrimitive<Self>;
-            fn q_cosh(tensor: QuantizedTensor<Self>) -> TensorPrimitive<Self>;
-            fn q_sinh(tensor: QuantizedTensor<Self>) -> TensorPrimitive<Self>;
-            fn q_tanh(tensor: QuantizedTensor<Self>) -> TensorPrimitive<Self>;
-            fn q_erf(tensor: QuantizedTensor<Self>) -> TensorPrimitive<Self>;
-        }
-        forward! { [intercepted]
-            fn q_from_data(data: TensorData, device: &Device<B>) -> QuantizedTensor<Self>;
-            fn quantize(
-                tensor: FloatTensor<B>, scheme: &QuantScheme,
-                qparams: QuantizationParametersPrimitive<Self>,
-            ) -> QuantizedTensor<Self>;
-            fn quantize_dynamic(
-                tensor: FloatTensor<B>, scheme: &QuantScheme,
-            ) -> QuantizedTensor<Self>;
-            fn dequantize(tensor: QuantizedTensor<Self>, dtype: FloatDType) -> FloatTensor<B>;
-            fn q_device(tensor: &QuantizedTensor<Self>) -> Device<B>;
-            fn q_into_data(
-                tensor: QuantizedTensor<Self>,
-            ) -> impl Future<Output = Result<TensorData, ExecutionError>> + Send;
-            fn q_is_require_grad(tensor: &QuantizedTensor<Self>) -> bool;
-            fn q_matmul(
-                lhs: TensorPrimitive<Self>, rhs: TensorPrimitive<Self>,
-            ) -> TensorPrimitive<Self>;
-            fn q_cat(tensors: Vec<QuantizedTensor<Self>>, dim: usize) -> QuantizedTensor<Self>;
-        }
-        forward! { [quantized tensor]
-            fn q_argmax(
-                tensor: QuantizedTensor<Self>, dim: usize, out_dtype: IntDType,
-            ) -> IntTensor<B>;
-            fn q_argtopk(
-                tensor: QuantizedTensor<Self>, dim: usize, k: usize, out_dtype: IntDType,
-            ) -> IntTensor<B>;
-            fn q_argmin(
-                tensor: QuantizedTensor<Self>, dim: usize, out_dtype: IntDType,
-            ) -> IntTensor<B>;
-            fn q_any(tensor: QuantizedTensor<Self>, out_dtype: BoolDType) -> BoolTensor<B>;
-            fn q_any_dim(
-                tensor: QuantizedTensor<Self>, dim: usize, out_dtype: BoolDType,
-            ) -> BoolTensor<B>;
-            fn q_all(tensor: QuantizedTensor<Self>, out_dtype: BoolDType) -> BoolTensor<B>;
-            fn q_all_dim(
-                tensor: QuantizedTensor<Self>, dim: usize, out_dtype: BoolDType,
-            ) -> BoolTensor<B>;
-            fn q_argsort(
-                tensor: QuantizedTensor<Self>, dim: usize, descending: bool, out_dtype: IntDType,
-            ) -> IntTensor<B>;
-        }
-        forward! { [requantized tensor]
-            fn q_to_device(
-                tensor: QuantizedTensor<Self>, device: &Device<B>,
-            ) -> QuantizedTensor<Self>;
-            fn q_reshape(tensor: QuantizedTensor<Self>, shape: Shape) -> QuantizedTensor<Self>;
-            fn q_detach(tensor: QuantizedTensor<Self>) -> QuantizedTensor<Self>;
-            fn q_set_require_grad(
-                tensor: QuantizedTensor<Self>, require_grad: bool,
-            ) -> QuantizedTensor<Self>;
-            fn q_expand(tensor: QuantizedTensor<Self>, shape: Shape) -> QuantizedTensor<Self>;
-            fn q_transpose(tensor: QuantizedTensor<Self>) -> QuantizedTensor<Self>;
-            fn q_swap_dims(
-                tensor: QuantizedTensor<Self>, dim1: usize, dim2: usize,
-            ) -> QuantizedTensor<Self>;
-            fn q_permute(tensor: QuantizedTensor<Self>, axes: &[usize]) -> QuantizedTensor<Self>;
-            fn q_flip(tensor: QuantizedTensor<Self>, axes: &[usize]) -> QuantizedTensor<Self>;
-            fn q_select(
-                tensor: QuantizedTensor<Self>, dim: usize, indices: IntTensor<B>,
-            ) -> QuantizedTensor<Self>;
-            fn q_slice(tensor: QuantizedTensor<Self>, slices: &[Slice]) -> QuantizedTensor<Self>;
-            fn q_gather(
-                dim: usize, tensor: QuantizedTensor<Self>, indices: IntTensor<B>,
-            ) -> QuantizedTensor<Self>;
-            fn q_repeat_dim(
-                tensor: QuantizedTensor<Self>, dim: usize, times: usize,
-            ) -> QuantizedTensor<Self>;
-            fn q_abs(tensor: QuantizedTensor<Self>) -> QuantizedTensor<Self>;
-            fn q_topk(tensor: QuantizedTensor<Self>, dim: usize, k: usize)
-            -> QuantizedTensor<Self>;
-            fn q_max(tensor: QuantizedTensor<Self>) -> QuantizedTensor<Self>;
-            fn q_max_dim(tensor: QuantizedTensor<Self>, dim: usize) -> QuantizedTensor<Self>;
-            fn q_max_dim_with_indices(
-                tensor: QuantizedTensor<Self>, dim: usize, out_dtype: IntDType,
-            ) -> (QuantizedTensor<Self>, IntTensor<B>);
-            fn q_min(tensor: QuantizedTensor<Self>) -> QuantizedTensor<Self>;
-            fn q_min_dim(tensor: QuantizedTensor<Self>, dim: usize) -> QuantizedTensor<Self>;
-            fn q_min_dim_with_indices(
-                tensor: QuantizedTensor<Self>, dim: usize, out_dtype: IntDType,
-            ) -> (QuantizedTensor<Self>, IntTensor<B>);
-            fn q_max_abs(tensor: QuantizedTensor<Self>) -> QuantizedTensor<Self>;
-            fn q_max_abs_dim(tensor: QuantizedTensor<Self>, dim: usize) -> QuantizedTensor<Self>;
-            fn q_sort(
-                tensor: QuantizedTensor<Self>, dim: usize, descending: bool,
-            ) -> QuantizedTensor<Self>;
-            fn q_sort_with_indices(
-                tensor: QuantizedTensor<Self>, dim: usize, descending: bool, out_dtype: IntDType,
-            ) -> (QuantizedTensor<Self>, IntTensor<B>);
-        }
+    forward! { [flowing lhs]
+        fn q_add_scalar(lhs: QuantizedTensor<Self>, rhs: Scalar) -> TensorPrimitive<Self>;
+        fn q_sub_scalar(lhs: QuantizedTensor<Self>, rhs: Scalar) -> TensorPrimitive<Self>;
+        fn q_mul_scalar(lhs: QuantizedTensor<Self>, rhs: Scalar) -> TensorPrimitive<Self>;
+        fn q_div_scalar(lhs: QuantizedTensor<Self>, rhs: Scalar) -> TensorPrimitive<Self>;
+        fn q_powi(lhs: QuantizedTensor<Self>, rhs: IntTensor<B>) -> TensorPrimitive<Self>;
+        fn q_powi_scalar(lhs: QuantizedTensor<Self>, rhs: Scalar) -> TensorPrimitive<Self>;
     }
-    burn_0_22! {
+    forward! { [flowing lhs rhs]
+        fn q_add(lhs: QuantizedTensor<Self>, rhs: QuantizedTensor<Self>) -> TensorPrimitive<Self>;
+        fn q_sub(lhs: QuantizedTensor<Self>, rhs: QuantizedTensor<Self>) -> TensorPrimitive<Self>;
+        fn q_mul(lhs: QuantizedTensor<Self>, rhs: QuantizedTensor<Self>) -> TensorPrimitive<Self>;
+        fn q_div(lhs: QuantizedTensor<Self>, rhs: QuantizedTensor<Self>) -> TensorPrimitive<Self>;
+        fn q_powf(lhs: QuantizedTensor<Self>, rhs: QuantizedTensor<Self>) -> TensorPrimitive<Self>;
+    }
+    forward! { [flowing tensor]
+        fn q_clamp_min(tensor: QuantizedTensor<Self>, min: Scalar) -> TensorPrimitive<Self>;
+        fn q_clamp_max(tensor: QuantizedTensor<Self>, max: Scalar) -> TensorPrimitive<Self>;
+        fn q_clamp(
+            tensor: QuantizedTensor<Self>, min: Scalar, max: Scalar,
+        ) -> TensorPrimitive<Self>;
+        fn q_neg(tensor: QuantizedTensor<Self>) -> TensorPrimitive<Self>;
+        fn q_recip(tensor: QuantizedTensor<Self>) -> TensorPrimitive<Self>;
+        fn q_sum(tensor: QuantizedTensor<Self>) -> TensorPrimitive<Self>;
+        fn q_sum_dim(tensor: QuantizedTensor<Self>, dim: usize) -> TensorPrimitive<Self>;
+        fn q_prod(tensor: QuantizedTensor<Self>) -> TensorPrimitive<Self>;
+        fn q_prod_dim(tensor: QuantizedTensor<Self>, dim: usize) -> TensorPrimitive<Self>;
+        fn q_mean(tensor: QuantizedTensor<Self>) -> TensorPrimitive<Self>;
+        fn q_mean_dim(tensor: QuantizedTensor<Self>, dim: usize) -> TensorPrimitive<Self>;
+        fn q_cumsum(tensor: QuantizedTensor<Self>, dim: usize) -> TensorPrimitive<Self>;
+        fn q_cumprod(tensor: QuantizedTensor<Self>, dim: usize) -> TensorPrimitive<Self>;
+        fn q_cummin(tensor: QuantizedTensor<Self>, dim: usize) -> TensorPrimitive<Self>;
+        fn q_cummax(tensor: QuantizedTensor<Self>, dim: usize) -> TensorPrimitive<Self>;
+        fn q_exp(tensor: QuantizedTensor<Self>) -> TensorPrimitive<Self>;
+        fn q_log(tensor: QuantizedTensor<Self>) -> TensorPrimitive<Self>;
+        fn q_log1p(tensor: QuantizedTensor<Self>) -> TensorPrimitive<Self>;
+        fn q_powf_scalar(tensor: QuantizedTensor<Self>, value: Scalar) -> TensorPrimitive<Self>;
+        fn q_sqrt(tensor: QuantizedTensor<Self>) -> TensorPrimitive<Self>;
+        fn q_cos(tensor: QuantizedTensor<Self>) -> TensorPrimitive<Self>;
+        fn q_sin(tensor: QuantizedTensor<Self>) -> TensorPrimitive<Self>;
+        fn q_tan(tensor: QuantizedTensor<Self>) -> TensorPrimitive<Self>;
+        fn q_cosh(tensor: QuantizedTensor<Self>) -> TensorPrimitive<Self>;
+        fn q_sinh(tensor: QuantizedTensor<Self>) -> TensorPrimitive<Self>;
+        fn q_tanh(tensor: QuantizedTensor<Self>) -> TensorPrimitive<Self>;
+        fn q_erf(tensor: QuantizedTensor<Self>) -> TensorPrimitive<Self>;
+    }
+    forward! { [intercepted]
+        fn q_from_data(data: TensorData, device: &Device<B>) -> QuantizedTensor<Self>;
         fn quantize(
             tensor: FloatTensor<B>, scheme: &QuantScheme,
             qparams: QuantizationParametersPrimitive<Self>,
-        ) -> QuantizedTensor<B> {
-            B::quantize(tensor, scheme, qparams.rewrap())
-        }
-
+        ) -> QuantizedTensor<Self>;
+        fn quantize_dynamic(tensor: FloatTensor<B>, scheme: &QuantScheme) -> QuantizedTensor<Self>;
+        fn dequantize(tensor: QuantizedTensor<Self>, dtype: FloatDType) -> FloatTensor<B>;
+        fn q_into_data(
+            tensor: QuantizedTensor<Self>,
+        ) -> impl Future<Output = Result<TensorData, ExecutionError>> + Send;
+        fn q_is_require_grad(tensor: &QuantizedTensor<Self>) -> bool;
         fn q_matmul(
             lhs: TensorPrimitive<Self>, rhs: TensorPrimitive<Self>,
-        ) -> TensorPrimitive<Self> {
-            intercept::q_matmul::<B>(lhs.rewrap(), rhs.rewrap()).rewrap()
+        ) -> TensorPrimitive<Self>;
+        fn q_cat(tensors: Vec<QuantizedTensor<Self>>, dim: usize) -> QuantizedTensor<Self>;
+    }
+    forward! { [quantized tensor]
+        fn q_argmax(tensor: QuantizedTensor<Self>, dim: usize, out_dtype: IntDType)
+        -> IntTensor<B>;
+        fn q_argtopk(
+            tensor: QuantizedTensor<Self>, dim: usize, k: usize, out_dtype: IntDType,
+        ) -> IntTensor<B>;
+        fn q_argmin(tensor: QuantizedTensor<Self>, dim: usize, out_dtype: IntDType)
+        -> IntTensor<B>;
+        fn q_any(tensor: QuantizedTensor<Self>, out_dtype: BoolDType) -> BoolTensor<B>;
+        fn q_any_dim(
+            tensor: QuantizedTensor<Self>, dim: usize, out_dtype: BoolDType,
+        ) -> BoolTensor<B>;
+        fn q_all(tensor: QuantizedTensor<Self>, out_dtype: BoolDType) -> BoolTensor<B>;
+        fn q_all_dim(
+            tensor: QuantizedTensor<Self>, dim: usize, out_dtype: BoolDType,
+        ) -> BoolTensor<B>;
+        fn q_argsort(
+            tensor: QuantizedTensor<Self>, dim: usize, descending: bool, out_dtype: IntDType,
+        ) -> IntTensor<B>;
+    }
+    forward! { [requantized tensor]
+        fn q_to_device(tensor: QuantizedTensor<Self>, device: &Device<B>) -> QuantizedTensor<Self>;
+        fn q_reshape(tensor: QuantizedTensor<Self>, shape: Shape) -> QuantizedTensor<Self>;
+        fn q_detach(tensor: QuantizedTensor<Self>) -> QuantizedTensor<Self>;
+        fn q_set_require_grad(
+            tensor: QuantizedTensor<Self>, require_grad: bool,
+        ) -> QuantizedTensor<Self>;
+        fn q_expand(tensor: QuantizedTensor<Self>, shape: Shape) -> QuantizedTensor<Self>;
+        fn q_transpose(tensor: QuantizedTensor<Self>) -> QuantizedTensor<Self>;
+        fn q_swap_dims(
+            tensor: QuantizedTensor<Self>, dim1: usize, dim2: usize,
+        ) -> QuantizedTensor<Self>;
+        fn q_permute(tensor: QuantizedTensor<Self>, axes: &[usize]) -> QuantizedTensor<Self>;
+        fn q_flip(tensor: QuantizedTensor<Self>, axes: &[usize]) -> QuantizedTensor<Self>;
+        fn q_select(
+            tensor: QuantizedTensor<Self>, dim: usize, indices: IntTensor<B>,
+        ) -> QuantizedTensor<Self>;
+        fn q_slice(tensor: QuantizedTensor<Self>, slices: &[Slice]) -> QuantizedTensor<Self>;
+        fn q_gather(
+            dim: usize, tensor: QuantizedTensor<Self>, indices: IntTensor<B>,
+        ) -> QuantizedTensor<Self>;
+        fn q_repeat_dim(
+            tensor: QuantizedTensor<Self>, dim: usize, times: usize,
+        ) -> QuantizedTensor<Self>;
+        fn q_abs(tensor: QuantizedTensor<Self>) -> QuantizedTensor<Self>;
+        fn q_topk(tensor: QuantizedTensor<Self>, dim: usize, k: usize) -> QuantizedTensor<Self>;
+        fn q_max(tensor: QuantizedTensor<Self>) -> QuantizedTensor<Self>;
+        fn q_max_dim(tensor: QuantizedTensor<Self>, dim: usize) -> QuantizedTensor<Self>;
+        fn q_max_dim_with_indices(
+            tensor: QuantizedTensor<Self>, dim: usize, out_dtype: IntDType,
+        ) -> (QuantizedTensor<Self>, IntTensor<B>);
+        fn q_min(tensor: QuantizedTensor<Self>) -> QuantizedTensor<Self>;
+        fn q_min_dim(tensor: QuantizedTensor<Self>, dim: usize) -> QuantizedTensor<Self>;
+        fn q_min_dim_with_indices(
+            tensor: QuantizedTensor<Self>, dim: usize, out_dtype: IntDType,
+        ) -> (QuantizedTensor<Self>, IntTensor<B>);
+        fn q_max_abs(tensor: QuantizedTensor<Self>) -> QuantizedTensor<Self>;
+        fn q_max_abs_dim(tensor: QuantizedTensor<Self>, dim: usize) -> QuantizedTensor<Self>;
+        fn q_sort(
+            tensor: QuantizedTensor<Self>, dim: usize, descending: bool,
+        ) -> QuantizedTensor<Self>;
+        fn q_sort_with_indices(
+            tensor: QuantizedTensor<Self>, dim: usize, descending: bool, out_dtype: IntDType,
+        ) -> (QuantizedTensor<Self>, IntTensor<B>);
+    }
+    burn_0_21! {
+        forward! { [intercepted]
+            fn q_device(tensor: &QuantizedTensor<Self>) -> Device<B>;
         }
-
-        forward! { [plain]
-            fn q_from_data(data: TensorData, device: &Device<B>) -> QuantizedTensor<B>;
-            fn quantize_dynamic(tensor: FloatTensor<B>, scheme: &QuantScheme)
-            -> QuantizedTensor<B>;
-            fn dequantize(tensor: QuantizedTensor<B>, dtype: FloatDType) -> FloatTensor<B>;
-            fn q_to_device(tensor: QuantizedTensor<B>, device: &Device<B>) -> QuantizedTensor<B>;
-            fn q_reshape(tensor: QuantizedTensor<B>, shape: Shape) -> QuantizedTensor<B>;
-            fn q_into_data(
-                tensor: QuantizedTensor<B>,
-            ) -> impl Future<Output = Result<TensorData, ExecutionError>> + Send;
-            fn q_detach(tensor: QuantizedTensor<B>) -> QuantizedTensor<B>;
-            fn q_set_require_grad(
-                tensor: QuantizedTensor<B>, require_grad: bool,
-            ) -> QuantizedTensor<B>;
-            fn q_is_require_grad(tensor: &QuantizedTensor<B>) -> bool;
-            fn q_expand(tensor: QuantizedTensor<B>, shape: Shape) -> QuantizedTensor<B>;
-            fn q_transpose(tensor: QuantizedTensor<B>) -> QuantizedTensor<B>;
-            fn q_swap_dims(
-                tensor: QuantizedTensor<B>, dim1: usize, dim2: usize,
-            ) -> QuantizedTensor<B>;
-            fn q_permute(tensor: QuantizedTensor<B>, axes: &[usize]) -> QuantizedTensor<B>;
-            fn q_flip(tensor: QuantizedTensor<B>, axes: &[usize]) -> QuantizedTensor<B>;
-            fn q_select(
-                tensor: QuantizedTensor<B>, dim: usize, indices: IntTensor<B>,
-            ) -> QuantizedTensor<B>;
-            fn q_slice(tensor: QuantizedTensor<B>, slices: &[Slice]) -> QuantizedTensor<B>;
-            fn q_gather(
-                dim: usize, tensor: QuantizedTensor<B>, indices: IntTensor<B>,
-            ) -> QuantizedTensor<B>;
-            fn q_repeat_dim(
-                tensor: QuantizedTensor<B>, dim: usize, times: usize,
-            ) -> QuantizedTensor<B>;
-            fn q_abs(tensor: QuantizedTensor<B>) -> QuantizedTensor<B>;
-            fn q_cat(tensors: Vec<QuantizedTensor<B>>, dim: usize) -> QuantizedTensor<B>;
-            fn q_argmax(
-                tensor: QuantizedTensor<B>, dim: usize, out_dtype: IntDType,
-            ) -> IntTensor<B>;
-            fn q_argtopk(
-                tensor: QuantizedTensor<B>, dim: usize, k: usize, out_dtype: IntDType,
-            ) -> IntTensor<B>;
-            fn q_topk(tensor: QuantizedTensor<B>, dim: usize, k: usize) -> QuantizedTensor<B>;
+    }
+    burn_0_22! {
+        forward! { [requantized tensor]
             fn q_topk_with_indices(
-                tensor: QuantizedTensor<B>, dim: usize, k: usize, out_dtype: IntDType,
-            ) -> (QuantizedTensor<B>, IntTensor<B>);
-            fn q_argmin(
-                tensor: QuantizedTensor<B>, dim: usize, out_dtype: IntDType,
-            ) -> IntTensor<B>;
-            fn q_max(tensor: QuantizedTensor<B>) -> QuantizedTensor<B>;
-            fn q_max_dim(tensor: QuantizedTensor<B>, dim: usize) -> QuantizedTensor<B>;
-            fn q_max_dim_with_indices(
-                tensor: QuantizedTensor<B>, dim: usize, out_dtype: IntDType,
-            ) -> (QuantizedTensor<B>, IntTensor<B>);
-            fn q_min(tensor: QuantizedTensor<B>) -> QuantizedTensor<B>;
-            fn q_min_dim(tensor: QuantizedTensor<B>, dim: usize) -> QuantizedTensor<B>;
-            fn q_min_dim_with_indices(
-                tensor: QuantizedTensor<B>, dim: usize, out_dtype: IntDType,
-            ) -> (QuantizedTensor<B>, IntTensor<B>);
-            fn q_max_abs(tensor: QuantizedTensor<B>) -> QuantizedTensor<B>;
-            fn q_max_abs_dim(tensor: QuantizedTensor<B>, dim: usize) -> QuantizedTensor<B>;
-            fn q_any(tensor: QuantizedTensor<B>, out_dtype: BoolDType) -> BoolTensor<B>;
-            fn q_any_dim(
-                tensor: QuantizedTensor<B>, dim: usize, out_dtype: BoolDType,
-            ) -> BoolTensor<B>;
-            fn q_all(tensor: QuantizedTensor<B>, out_dtype: BoolDType) -> BoolTensor<B>;
-            fn q_all_dim(
-                tensor: QuantizedTensor<B>, dim: usize, out_dtype: BoolDType,
-            ) -> BoolTensor<B>;
-            fn q_sort(
-                tensor: QuantizedTensor<B>, dim: usize, descending: bool,
-            ) -> QuantizedTensor<B>;
-            fn q_sort_with_indices(
-                tensor: QuantizedTensor<B>, dim: usize, descending: bool, out_dtype: IntDType,
-            ) -> (QuantizedTensor<B>, IntTensor<B>);
-            fn q_argsort(
-                tensor: QuantizedTensor<B>, dim: usize, descending: bool, out_dtype: IntDType,
-            ) -> IntTensor<B>;
-        }
-        forward! { [rewrapped]
-            fn q_add(lhs: QuantizedTensor<B>, rhs: QuantizedTensor<B>) -> TensorPrimitive<Self>;
-            fn q_add_scalar(lhs: QuantizedTensor<B>, rhs: Scalar) -> TensorPrimitive<Self>;
-            fn q_clamp_min(tensor: QuantizedTensor<B>, min: Scalar) -> TensorPrimitive<Self>;
-            fn q_clamp_max(tensor: QuantizedTensor<B>, max: Scalar) -> TensorPrimitive<Self>;
-            fn q_clamp(
-                tensor: QuantizedTensor<B>, min: Scalar, max: Scalar,
-            ) -> TensorPrimitive<Self>;
-            fn q_sub(lhs: QuantizedTensor<B>, rhs: QuantizedTensor<B>) -> TensorPrimitive<Self>;
-            fn q_sub_scalar(lhs: QuantizedTensor<B>, rhs: Scalar) -> TensorPrimitive<Self>;
-            fn q_mul(lhs: QuantizedTensor<B>, rhs: QuantizedTensor<B>) -> TensorPrimitive<Self>;
-            fn q_mul_scalar(lhs: QuantizedTensor<B>, rhs: Scalar) -> TensorPrimitive<Self>;
-            fn q_div(lhs: QuantizedTensor<B>, rhs: QuantizedTensor<B>) -> TensorPrimitive<Self>;
-            fn q_div_scalar(lhs: QuantizedTensor<B>, rhs: Scalar) -> TensorPrimitive<Self>;
-            fn q_neg(tensor: QuantizedTensor<B>) -> TensorPrimitive<Self>;
-            fn q_recip(tensor: QuantizedTensor<B>) -> TensorPrimitive<Self>;
-            fn q_sum(tensor: QuantizedTensor<B>) -> TensorPrimitive<Self>;
-            fn q_sum_dim(tensor: QuantizedTensor<B>, dim: usize) -> TensorPrimitive<Self>;
-            fn q_prod(tensor: QuantizedTensor<B>) -> TensorPrimitive<Self>;
-            fn q_prod_dim(tensor: QuantizedTensor<B>, dim: usize) -> TensorPrimitive<Self>;
-            fn q_mean(tensor: QuantizedTensor<B>) -> TensorPrimitive<Self>;
-            fn q_mean_dim(tensor: QuantizedTensor<B>, dim: usize) -> TensorPrimitive<Self>;
-            fn q_cumsum(tensor: QuantizedTensor<B>, dim: usize) -> TensorPrimitive<Self>;
-            fn q_cumprod(tensor: QuantizedTensor<B>, dim: usize) -> TensorPrimitive<Self>;
-            fn q_cummin(tensor: QuantizedTensor<B>, dim: usize) -> TensorPrimitive<Self>;
-            fn q_cummax(tensor: QuantizedTensor<B>, dim: usize) -> TensorPrimitive<Self>;
-            fn q_exp(tensor: QuantizedTensor<B>) -> TensorPrimitive<Self>;
-            fn q_log(tensor: QuantizedTensor<B>) -> TensorPrimitive<Self>;
-            fn q_log1p(tensor: QuantizedTensor<B>) -> TensorPrimitive<Self>;
-            fn q_powf(lhs: QuantizedTensor<B>, rhs: QuantizedTensor<B>) -> TensorPrimitive<Self>;
-            fn q_powi(lhs: QuantizedTensor<B>, rhs: IntTensor<B>) -> TensorPrimitive<Self>;
-            fn q_powi_scalar(lhs: QuantizedTensor<B>, rhs: Scalar) -> TensorPrimitive<Self>;
-            fn q_powf_scalar(tensor: QuantizedTensor<B>, value: Scalar) -> TensorPrimitive<Self>;
-            fn q_sqrt(tensor: QuantizedTensor<B>) -> TensorPrimitive<Self>;
-            fn q_cos(tensor: QuantizedTensor<B>) -> TensorPrimitive<Self>;
-            fn q_sin(tensor: QuantizedTensor<B>) -> TensorPrimitive<Self>;
-            fn q_tan(tensor: QuantizedTensor<B>) -> TensorPrimitive<Self>;
-            fn q_cosh(tensor: QuantizedTensor<B>) -> TensorPrimitive<Self>;
-            fn q_sinh(tensor: QuantizedTensor<B>) -> TensorPrimitive<Self>;
-            fn q_tanh(tensor: QuantizedTensor<B>) -> TensorPrimitive<Self>;
-            fn q_erf(tensor: QuantizedTensor<B>) -> TensorPrimitive<Self>;
+                tensor: QuantizedTensor<Self>, dim: usize, k: usize, out_dtype: IntDType,
+            ) -> (QuantizedTensor<Self>, IntTensor<B>);
         }
     }
 }
@@ -1410,19 +1266,10 @@ impl<B: Fp8Matmul> ActivationOps<Self> for Fp8Backend<B> {
 }
 
 impl<B: Fp8Matmul> TransactionOps<Self> for Fp8Backend<B> {
-    burn_0_21! {
-        forward! { [intercepted]
-            fn tr_execute(
-                transaction: TransactionPrimitive<Self>,
-            ) -> impl Future<Output = Result<TransactionPrimitiveData, ExecutionError>> + Send;
-        }
-    }
-    burn_0_22! {
+    forward! { [intercepted]
         fn tr_execute(
             transaction: TransactionPrimitive<Self>,
-        ) -> impl Future<Output = Result<TransactionPrimitiveData, ExecutionError>> + Send {
-            B::tr_execute(transaction.rewrap())
-        }
+        ) -> impl Future<Output = Result<TransactionPrimitiveData, ExecutionError>> + Send;
     }
 }
 

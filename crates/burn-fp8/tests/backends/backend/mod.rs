@@ -5,7 +5,9 @@
 
 use std::marker::PhantomData;
 
-use burn::tensor::ops::QuantizedTensor;
+use burn::tensor::TensorPrimitive;
+use burn::tensor::backend::{Backend, BackendTypes};
+use burn::tensor::ops::{QuantizedTensor, TransactionPrimitive};
 use burn::tensor::quantization::QuantizationParametersPrimitive;
 use convert::{Rewrap, SameTensors};
 
@@ -52,4 +54,28 @@ pub(crate) use self::Foreign as Fp8Backend;
 
 convert::rewrap_fields! {
     QuantizationParametersPrimitive { scales }
+}
+
+impl<A, B> Rewrap<TensorPrimitive<B>> for TensorPrimitive<A>
+where
+    A: Backend,
+    B: SameTensors<A> + BackendTypes<QuantizedTensorPrimitive = A::QuantizedTensorPrimitive>,
+{
+    fn rewrap(self) -> TensorPrimitive<B> {
+        match self {
+            Self::Float(tensor) => TensorPrimitive::Float(tensor),
+            Self::QFloat(tensor) => TensorPrimitive::QFloat(tensor),
+        }
+    }
+}
+
+impl<A, B> Rewrap<TransactionPrimitive<B>> for TransactionPrimitive<A>
+where
+    A: Backend,
+    B: SameTensors<A> + BackendTypes<QuantizedTensorPrimitive = A::QuantizedTensorPrimitive>,
+{
+    fn rewrap(self) -> TransactionPrimitive<B> {
+        let Self { read_floats, read_qfloats, read_ints, read_bools, .. } = self;
+        TransactionPrimitive::new(read_floats, read_qfloats, read_ints, read_bools)
+    }
 }

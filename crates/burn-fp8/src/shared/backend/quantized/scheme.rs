@@ -1,39 +1,39 @@
 //! What one of Burn's schemes says of FP8.
 
-use burn::tensor::{bf16, f16};
 use burn_backend::Shape;
-use burn_backend::quantization::{
-    BlockSize, QuantLevel, QuantMode, QuantParam, QuantScheme, QuantValue,
-};
+use burn_backend::quantization::{BlockSize, QuantMode, QuantScheme, QuantValue};
 use burn_fp8_core::{Fp8Format, Recipe, e8m0, scale};
 
+use crate::backend::quantized::{self, ScaleType};
 use crate::engine::WHOLE;
 
 /// A scheme whose values are FP8.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Scheme {
-    pub(super) format: Fp8Format,
+pub(crate) struct Scheme {
+    pub(crate) format: Fp8Format,
     /// Rows and columns that share a scale.
-    pub(super) block: [usize; 2],
-    param: QuantParam,
+    pub(crate) block: [usize; 2],
+    scales: ScaleType,
 }
 
 impl Scheme {
     /// What Burn's scheme says, where its values are FP8.
     ///
     /// # Panics
-    /// Where blocks span more than the last two dimensions, or scales are UE4M3.
-    pub(super) fn of(scheme: &QuantScheme) -> Option<Self> {
+    /// Where blocks span more than the last two dimensions, scales are UE4M3, or there are two levels of them.
+    pub(crate) fn of(scheme: &QuantScheme) -> Option<Self> {
         let format = match scheme.value {
             QuantValue::E4M3 => Fp8Format::E4M3,
             QuantValue::E5M2 => Fp8Format::E5M2,
             _ => return None,
         };
-        // The only one that there is: without zero points.
-        let QuantMode::Symmetric = scheme.mode;
-        let block = match scheme.level {
-            QuantLevel::Tensor => WHOLE,
-            QuantLevel::Block(size) => {
+        // Of others a value is no number, but a place in a table.
+        if scheme.mode != QuantMode::Symmetric {
+            return None;
+        }
+        let block = match quantized::block(scheme) {
+            None => WHOLE,
+            Some(size) => {
                 let sizes = size.as_slice();
                 let (leading, last) = sizes.split_at(sizes.len().saturating_sub(2));
                 assert!(
@@ -47,15 +47,16 @@ impl Scheme {
                 }
             }
         };
+        let scales = quantized::scale_type(scheme);
         assert!(
-            scheme.param != QuantParam::UE4M3,
-            "{scheme:?}: scales of FP8 values are F32, BF16, F16 or UE8M0 (MXFP8)"
+            scales.is_some_and(|scales| scales != ScaleType::UE4M3),
+            "{scheme:?}: scales of FP8 values are F32, BF16, F16 or UE8M0 (MXFP8), for the tensor or for its blocks, not for both"
         );
-        Some(Self { format, block, param: scheme.param })
+        Some(Self { format, block, scales: scales? })
     }
 
     /// Whether blocks divide a tensor.
-    pub(super) fn divides(self, shape: &Shape) -> bool {
+    pub(crate) fn divides(self, shape: &Shape) -> bool {
         let divides = |size: usize, block: usize| block == usize::MAX || size.is_multiple_of(block);
         let [rows, columns] = self.block;
         let matrix = in_rows(shape);
@@ -67,22 +68,22 @@ impl Scheme {
     ///
     /// # Panics
     /// Where blocks do not divide it.
-    pub(super) fn matrix_shape(self, shape: &Shape) -> Shape {
+    pub(crate) fn matrix_shape(self, shape: &Shape) -> Shape {
         let [rows, columns] = self.block;
         assert!(
             self.divides(shape),
-            "blocks of {rows}×{columns} do not divide a tensor {:?}: take a block that does, or QuantLevel::Tensor",
+            "blocks of {rows}×{columns} do not divide a tensor {:?}: take a block that does, or one scale for the tensor",
             shape.as_slice()
         );
         in_rows(shape)
     }
 
     /// How scales follow from amaxes, where that says all: f32, or the powers of two of UE8M0.
-    pub(super) fn recipe(self) -> Option<Recipe> {
-        match (self.param, self.block) {
-            (QuantParam::F32, _) => Some(Recipe::current()),
-            (QuantParam::UE8M0, WHOLE) => Some(Recipe::current().with_power_of_two(true)),
-            (QuantParam::UE8M0, _) => Some(Recipe::mxfp8()),
+    pub(crate) fn recipe(self) -> Option<Recipe> {
+        match (self.scales, self.block) {
+            (ScaleType::F32, _) => Some(Recipe::current()),
+            (ScaleType::UE8M0, WHOLE) => Some(Recipe::current().with_power_of_two(true)),
+            (ScaleType::UE8M0, _) => Some(Recipe::mxfp8()),
             _ => None,
         }
     }
@@ -91,22 +92,19 @@ impl Scheme {
     ///
     /// # Panics
     /// Where it is none: NaN, infinite or negative.
-    pub(super) fn scale(self, given: f32) -> f32 {
+    pub(crate) fn scale(self, given: f32) -> f32 {
         assert!(
             given >= 0.0 && given.is_finite(),
             "a scale of {} values is {given}; it must be finite and not negative. A tensor with NaN or infinities has such a one where Burn computes \
              it: quantize_dynamic takes the largest finite magnitude",
             self.format
         );
-        // The least of each type that is not 0.
-        let scale = match self.param {
-            QuantParam::UE8M0 => return e8m0::round_up(given),
-            _ if given == 0.0 => return 1.0,
-            QuantParam::F16 => f16::from_f32(given).clamp(f16::from_bits(1), f16::MAX).to_f32(),
-            QuantParam::BF16 => bf16::from_f32(given).min(bf16::MAX).to_f32(),
-            _ => given,
-        };
-        scale.max(scale::MIN_SCALE)
+        match self.scales {
+            ScaleType::UE8M0 => e8m0::round_up(given),
+            _ if given == 0.0 => 1.0,
+            // The least of each type that is not 0.
+            of => quantized::narrowed(given, of).max(scale::MIN_SCALE),
+        }
     }
 }
 
@@ -120,7 +118,7 @@ fn in_rows(shape: &Shape) -> Shape {
 }
 
 /// The scheme of a tensor whose blocks have this size now.
-pub(super) fn with_block(scheme: QuantScheme, [rows, columns]: [usize; 2]) -> QuantScheme {
+pub(crate) fn with_block(scheme: QuantScheme, [rows, columns]: [usize; 2]) -> QuantScheme {
     let size = |size: usize| u8::try_from(size).expect("a block is of one of Burn's schemes");
-    scheme.with_level(QuantLevel::Block(BlockSize::new([size(rows), size(columns)])))
+    quantized::by_blocks(scheme, BlockSize::new([size(rows), size(columns)]))
 }

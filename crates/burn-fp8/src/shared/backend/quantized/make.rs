@@ -1,16 +1,13 @@
 //! Codes and scales of a scheme: from numbers, and from and to data.
 
-use burn::tensor::{Tensor, TensorPrimitive};
-use burn_backend::quantization::{QuantLevel, QuantScheme, QuantStore, QuantValue};
+use burn_backend::quantization::{QuantScheme, QuantStore};
 use burn_backend::tensor::FloatTensor;
 use burn_backend::{DType, FloatDType, Shape, TensorData, TensorMetadata};
-use burn_fp8_core::{Fp8Format, Overflow, Recipe};
+use burn_fp8_core::{Overflow, Recipe};
 
-use super::scheme::{Scheme, with_block};
-use super::view::View;
-use super::{Fp8QTensor, QCodes};
-use crate::Fp8Error;
-use crate::backend::{Fp8Backend, Fp8Matmul};
+use super::QCodes;
+use super::scheme::Scheme;
+use crate::backend::{Fp8Matmul, quantized};
 use crate::engine::portable::codes;
 use crate::engine::portable::grid::Grid;
 use crate::engine::tensor::{read, reshape};
@@ -19,13 +16,12 @@ use crate::engine::{
 };
 use crate::host;
 use crate::product::Held;
-use crate::tensor::Fp8Tensor;
 
 impl<B: Fp8Matmul> QCodes<B> {
-    pub(super) fn new(shape: Shape, scheme: QuantScheme, matrix: MatrixOf<B>) -> Self {
+    pub(crate) fn new(shape: Shape, scheme: QuantScheme, matrix: MatrixOf<B>) -> Self {
         // Codes lie as they lie, one byte each, whatever was asked for.
         let scheme = scheme.with_store(QuantStore::Native);
-        Self { shape, scheme, held: Held::new(matrix) }
+        Self { shape, scheme, device: matrix.device::<B>(), held: Held::new(matrix) }
     }
 
     /// Quantizes with the scales of the numbers themselves: `amax / max`, of finite elements.
@@ -63,7 +59,7 @@ impl<B: Fp8Matmul> QCodes<B> {
         scales: FloatTensor<B>,
     ) -> Self {
         assert!(
-            scheme.block[0] == 1 || scheme.block == WHOLE,
+            quantized::BLOCKS_HAVE_ROWS || scheme.block[0] == 1 || scheme.block == WHOLE,
             "{named:?}: Burn 0.21 computes the scales of blocks with several rows from elements that lie next to each other, not from blocks. \
              quantize_dynamic computes them right; or take blocks of one row"
         );
@@ -83,26 +79,26 @@ impl<B: Fp8Matmul> QCodes<B> {
         Self::new(shape, *named, Matrix::new(codes, scales, scheme.format))
     }
 
-    /// Codes row by row, then scales in f32: Burn's format of quantized data, which takes up to three bytes between them.
-    pub(super) fn from_data(data: TensorData, scheme: Scheme, device: &B::Device) -> Self {
+    pub(super) fn from_data(
+        data: TensorData,
+        named: &QuantScheme,
+        scheme: Scheme,
+        device: &B::Device,
+    ) -> Self {
         usable::<B>(device).unwrap_or_else(|error| panic!("{error}"));
-        let (shape, DType::QFloat(named)) = (data.shape.clone(), data.dtype) else {
-            unreachable!("the scheme is that of the data")
-        };
-        let (matrix, elements) = (scheme.matrix_shape(&shape), shape.num_elements());
+        let shape = Shape::from(quantized::sizes(&data).to_vec());
+        let matrix = scheme.matrix_shape(&shape);
         let count = count_of_scales(scheme.block, &matrix);
-        let bytes = &*data.bytes;
-        let expected = [elements, elements.next_multiple_of(4)].map(|codes| codes + 4 * count);
+        let (codes, scales) = quantized::parts(data, named, count);
         assert!(
-            (expected[0]..=expected[1]).contains(&bytes.len()),
-            "quantized data {:?} in {} has {elements} codes and {count} scales of 4 bytes, so {} bytes, not {}",
+            codes.len() == shape.num_elements() && scales.len() == count,
+            "quantized data {:?} in {} has {} codes and {count} scales, not {} and {}",
             shape.as_slice(),
             scheme.format,
-            expected[0],
-            bytes.len()
+            shape.num_elements(),
+            codes.len(),
+            scales.len()
         );
-        let scales = bytes[bytes.len() - 4 * count..].as_chunks::<4>().0;
-        let scales: Vec<f32> = scales.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
         for scale in &scales {
             assert!(
                 scale.is_finite() && *scale > 0.0,
@@ -112,9 +108,8 @@ impl<B: Fp8Matmul> QCodes<B> {
             );
         }
         let scales = scales_of::<B>(&scales, scheme.block, &matrix, device);
-        let codes = bytes[..elements].to_vec();
         let codes = codes::from_bytes::<B>(codes, matrix, scheme.format, device);
-        Self::new(shape, named, Matrix::new(codes, scales, scheme.format))
+        Self::new(shape, *named, Matrix::new(codes, scales, scheme.format))
     }
 
     /// The inverse.
@@ -126,11 +121,11 @@ impl<B: Fp8Matmul> QCodes<B> {
             Scales::Grid { scales, .. } => read::<B>(scales),
         };
         let codes: Vec<i8> = codes.into_iter().map(u8::cast_signed).collect();
-        TensorData::quantized(codes, self.shape, self.scheme, &scales)
+        quantized::data(codes, self.shape, self.scheme, &scales)
     }
 
     /// The numbers, f32.
-    pub(super) fn numbers(&self) -> FloatTensor<B> {
+    pub(crate) fn numbers(&self) -> FloatTensor<B> {
         let matrix = self.matrix();
         let numbers = match self.shape.num_elements() {
             0 => codes::values::<B>(matrix.row_by_row::<B>(false), matrix.format),
@@ -202,77 +197,4 @@ fn scales_of<B: Fp8Matmul>(
     let kind = ScaleKind::of_scales(scales);
     let scales = B::float_from_data(TensorData::new(scales.to_vec(), shape), device);
     Scales::Grid { scales, block, kind }
-}
-
-/// A tensor of this crate as Burn's quantized one. No code moves.
-///
-/// # Errors
-/// Where no scheme of Burn says its blocks, which have at most 255 rows and columns.
-pub(crate) fn from_matrix<B: Fp8Matmul, const D: usize>(
-    tensor: Fp8Tensor<Fp8Backend<B>, D>,
-) -> Result<Tensor<Fp8Backend<B>, D>, Fp8Error> {
-    let value = match tensor.format() {
-        Fp8Format::E4M3 => QuantValue::E4M3,
-        Fp8Format::E5M2 => QuantValue::E5M2,
-    };
-    let named = QuantScheme::default().with_value(value).with_level(QuantLevel::Tensor);
-    let shape = tensor.shape();
-    let named = match tensor.block() {
-        None => named,
-        Some(block) if fits(block, &shape) => with_block(named, block),
-        Some([rows, columns]) => {
-            return Err(Fp8Error::Invalid {
-                what: "quantized tensor",
-                reason: format!(
-                    "it has a scale for each block of {rows}×{columns}; blocks of Burn's schemes have at most 255 rows and columns, and divide the tensor, \
-                     here {:?}: keep it an Fp8Tensor",
-                    shape.as_slice()
-                ),
-            });
-        }
-    };
-    let block = tensor.block();
-    let mut matrix = tensor.matrix().clone();
-    if let (Scales::Grid { block, .. }, Some(sizes)) = (&mut matrix.scales, block) {
-        // Those of a row reached to its end, however long it was.
-        *block = sizes;
-    }
-    if D == 1 {
-        let codes = matrix.codes.expect("codes of one dimension lie row by row");
-        let view = View::<B>::Reshape(Shape::new([1, shape[0]]));
-        matrix.codes = Some(view.of_codes(codes, matrix.format));
-    }
-    let codes = Fp8QTensor::<B>::Fp8(QCodes::new(shape, named, matrix));
-    Ok(Tensor::from_primitive(TensorPrimitive::QFloat(codes)))
-}
-
-/// Whether a scheme of Burn can say so.
-fn fits(block: [usize; 2], shape: &Shape) -> bool {
-    let last = shape.num_dims() - 2;
-    let fits = |dim: usize| {
-        block[dim] <= usize::from(u8::MAX) && shape[last + dim].is_multiple_of(block[dim])
-    };
-    fits(0) && fits(1)
-}
-
-/// The inverse, or why there is none.
-pub(crate) fn into_matrix<B: Fp8Matmul, const D: usize>(
-    tensor: Tensor<Fp8Backend<B>, D>,
-) -> Result<Fp8Tensor<Fp8Backend<B>, D>, String> {
-    let dtype = tensor.dtype();
-    let TensorPrimitive::QFloat(Fp8QTensor::Fp8(codes)) = tensor.into_primitive() else {
-        return Err(format!(
-            "it is {dtype:?}; from_quantized takes what quantize gives for a scheme of E4M3 or E5M2"
-        ));
-    };
-    let mut matrix = codes.matrix();
-    if D == 1 {
-        if let Scales::Grid { .. } = matrix.scales {
-            return Err("it has one dimension and several scales: reshape it to rows".into());
-        }
-        let held = matrix.codes.expect("codes of one dimension lie row by row");
-        let view = View::<B>::Reshape(codes.shape.clone());
-        matrix.codes = Some(view.of_codes(held, matrix.format));
-    }
-    Ok(Fp8Tensor::new(matrix))
 }

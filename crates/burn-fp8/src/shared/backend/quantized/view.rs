@@ -15,7 +15,7 @@ use crate::host;
 type CodesOf<B> = Codes<FloatTensor<B>, IntTensor<B>>;
 
 /// What moves elements and changes none.
-pub(super) enum View<'a, B: Fp8Matmul> {
+pub(crate) enum View<'a, B: Fp8Matmul> {
     Reshape(Shape),
     Swap(usize, usize),
     Permute(&'a [usize]),
@@ -51,7 +51,7 @@ impl<B: Fp8Matmul> View<'_, B> {
     }
 
     /// Of codes: bytes move as they are; others become numbers of the format and codes again, which is exact.
-    pub(super) fn of_codes(&self, codes: CodesOf<B>, format: Fp8Format) -> CodesOf<B> {
+    pub(crate) fn of_codes(&self, codes: CodesOf<B>, format: Fp8Format) -> CodesOf<B> {
         match codes {
             Codes::Bytes(codes) => Codes::Bytes(self.of_ints(codes)),
             codes => {

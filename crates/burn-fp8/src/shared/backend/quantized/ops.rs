@@ -6,8 +6,8 @@ use burn_backend::ops::{QTensorOps, TransactionPrimitive, TransactionPrimitiveDa
 use burn_backend::quantization::{QuantScheme, QuantizationParametersPrimitive};
 use burn_backend::tensor::{Device, FloatTensor, IntTensor};
 use burn_backend::{
-    AutodiffBackend, DType, ExecutionError, FloatDType, IntDType, Shape, Slice, TensorData,
-    TensorMetadata, TensorPrimitive, get_device_settings,
+    ExecutionError, FloatDType, IntDType, Shape, Slice, TensorData, TensorMetadata,
+    TensorPrimitive, get_device_settings,
 };
 use burn_fp8_core::{GemmRole, ProductKind};
 
@@ -15,18 +15,18 @@ use super::scheme::Scheme;
 use super::view::View;
 use super::{Fp8QTensor, Own, QCodes, is_fp8, other};
 use crate::backend::convert::Rewrap;
-use crate::backend::{Fp8Backend, Fp8Matmul};
+use crate::backend::{Fp8Backend, Fp8Matmul, quantized};
 use crate::engine::nothing;
 use crate::product::frozen_layer::{self, InputNumbers};
 use crate::product::plan::{fitting_gemm, product_shape};
-use crate::product::{Held, Known, route};
+use crate::product::route;
 use crate::report::{HighPrecision, record_high_precision};
 
 type Primitive<B> = TensorPrimitive<Fp8Backend<B>>;
 
 /// Burn's operations on tensors of which one at least holds FP8: what is not here is Burn's default, which dequantizes, computes in floats, and quantizes again
 /// where the result is to be quantized.
-pub(in crate::backend) struct OnCodes<B>(PhantomData<B>);
+pub(crate) struct OnCodes<B>(PhantomData<B>);
 
 impl<B: Fp8Matmul> QTensorOps<Fp8Backend<B>> for OnCodes<B> {
     fn q_from_data(data: TensorData, device: &Device<B>) -> Fp8QTensor<B> {
@@ -52,14 +52,15 @@ impl<B: Fp8Matmul> QTensorOps<Fp8Backend<B>> for OnCodes<B> {
         }
     }
 
-    fn q_device(tensor: &Fp8QTensor<B>) -> Device<B> {
-        q_device(tensor)
+    burn_0_21! {
+        fn q_device(tensor: &Fp8QTensor<B>) -> Device<B> {
+            quantized::q_device(tensor)
+        }
     }
 
     fn q_to_device(tensor: Fp8QTensor<B>, device: &Device<B>) -> Fp8QTensor<B> {
-        let QCodes { shape, scheme, held } = fp8(tensor);
-        let held = Held::new(held.get().moved_to::<B>(device));
-        Fp8QTensor::Fp8(QCodes { shape, scheme, held })
+        let QCodes { shape, scheme, held, .. } = fp8(tensor);
+        Fp8QTensor::Fp8(QCodes::new(shape, scheme, held.get().moved_to::<B>(device)))
     }
 
     async fn q_into_data(tensor: Fp8QTensor<B>) -> Result<TensorData, ExecutionError> {
@@ -114,19 +115,16 @@ fn view<B: Fp8Matmul>(tensor: Fp8QTensor<B>, view: View<'_, B>) -> Fp8QTensor<B>
     Fp8QTensor::Fp8(fp8(tensor).view(view))
 }
 
-pub(in crate::backend) fn q_from_data<B: Fp8Matmul>(
-    data: TensorData,
-    device: &Device<B>,
-) -> Fp8QTensor<B> {
-    match data.dtype {
-        DType::QFloat(named) if let Some(scheme) = Scheme::of(&named) => {
-            Fp8QTensor::Fp8(QCodes::from_data(data, scheme, device))
+pub(crate) fn q_from_data<B: Fp8Matmul>(data: TensorData, device: &Device<B>) -> Fp8QTensor<B> {
+    match quantized::scheme(&data) {
+        Some(named) if let Some(scheme) = Scheme::of(&named) => {
+            Fp8QTensor::Fp8(QCodes::from_data(data, &named, scheme, device))
         }
         _ => B::q_from_data(data, device).own(),
     }
 }
 
-pub(in crate::backend) fn quantize<B: Fp8Matmul>(
+pub(crate) fn quantize<B: Fp8Matmul>(
     tensor: FloatTensor<B>,
     scheme: &QuantScheme,
     qparams: QuantizationParametersPrimitive<Fp8Backend<B>>,
@@ -137,7 +135,7 @@ pub(in crate::backend) fn quantize<B: Fp8Matmul>(
     }
 }
 
-pub(in crate::backend) fn quantize_dynamic<B: Fp8Matmul>(
+pub(crate) fn quantize_dynamic<B: Fp8Matmul>(
     tensor: FloatTensor<B>,
     scheme: &QuantScheme,
 ) -> Fp8QTensor<B> {
@@ -147,48 +145,7 @@ pub(in crate::backend) fn quantize_dynamic<B: Fp8Matmul>(
     }
 }
 
-/// Burn's `linear` dequantizes a quantized weight before it multiplies: a product that comes next takes the codes instead, where the numbers are still what they stand for.
-pub(in crate::backend) fn dequantize<B: Fp8Matmul>(
-    tensor: Fp8QTensor<B>,
-    dtype: FloatDType,
-) -> FloatTensor<B> {
-    let shape = tensor.shape();
-    let (tensor, codes) = numbers::<B>(tensor, dtype);
-    route::note_dequantized(shape, B::fp8_memory(&tensor), codes);
-    tensor
-}
-
-/// In the host's memory a weight is decoded when it is read first, which a product of its codes never does.
-fn numbers<B: Fp8Matmul>(
-    tensor: Fp8QTensor<B>,
-    dtype: FloatDType,
-) -> (FloatTensor<B>, Option<Known<B>>) {
-    #[cfg(feature = "flex")]
-    if let Fp8QTensor::Fp8(codes) = &tensor
-        && B::FP8_ON_HOST
-        && dtype == FloatDType::F32
-        && codes.shape.num_dims() == 2
-        && codes.shape.num_elements() > 0
-    {
-        let is_written = std::sync::Arc::default();
-        let known = codes.held.known(std::sync::Arc::clone(&is_written));
-        // It holds the codes: a product finds them as long as it is there.
-        let (shape, held) = (codes.shape.clone(), codes.held.clone());
-        let decode = move || crate::engine::tensor::read::<B>(B::fp8_dequantize(held.get()));
-        let data = crate::host::decoded_when_read(shape, is_written, decode);
-        return (B::float_from_data(data, &q_device(&tensor)), Some(known));
-    }
-    (OnCodes::<B>::dequantize(tensor, dtype), None)
-}
-
-pub(in crate::backend) fn q_device<B: Fp8Matmul>(tensor: &Fp8QTensor<B>) -> Device<B> {
-    match tensor {
-        Fp8QTensor::Fp8(codes) => codes.held.get().device::<B>(),
-        Fp8QTensor::Other(tensor) => B::q_device(tensor),
-    }
-}
-
-pub(in crate::backend) async fn q_into_data<B: Fp8Matmul>(
+pub(crate) async fn q_into_data<B: Fp8Matmul>(
     tensor: Fp8QTensor<B>,
 ) -> Result<TensorData, ExecutionError> {
     match tensor {
@@ -197,56 +154,22 @@ pub(in crate::backend) async fn q_into_data<B: Fp8Matmul>(
     }
 }
 
-pub(in crate::backend) fn q_is_require_grad<B: Fp8Matmul>(tensor: &Fp8QTensor<B>) -> bool {
+pub(crate) fn q_is_require_grad<B: Fp8Matmul>(tensor: &Fp8QTensor<B>) -> bool {
     match tensor {
         Fp8QTensor::Fp8(_) => false,
         Fp8QTensor::Other(tensor) => B::q_is_require_grad(tensor),
     }
 }
 
-pub(in crate::backend) fn q_cat<B: Fp8Matmul>(
-    tensors: Vec<Fp8QTensor<B>>,
-    dim: usize,
-) -> Fp8QTensor<B> {
+pub(crate) fn q_cat<B: Fp8Matmul>(tensors: Vec<Fp8QTensor<B>>, dim: usize) -> Fp8QTensor<B> {
     match tensors.iter().any(is_fp8) {
         true => OnCodes::<B>::q_cat(tensors, dim),
         false => B::q_cat(tensors.into_iter().map(other).collect(), dim).own(),
     }
 }
 
-pub(in crate::backend) fn q_inner<B: AutodiffBackend + Fp8Matmul>(
-    tensor: Fp8QTensor<B>,
-) -> Fp8QTensor<B::InnerBackend>
-where
-    B::InnerBackend: Fp8Matmul,
-{
-    match tensor {
-        Fp8QTensor::Fp8(QCodes { shape, scheme, held }) => {
-            let matrix = held.get().map(&mut (), |_, x| B::inner(x), |_, x| B::int_inner(x));
-            Fp8QTensor::Fp8(QCodes { shape, scheme, held: Held::new(matrix) })
-        }
-        Fp8QTensor::Other(tensor) => Fp8QTensor::Other(B::q_inner(tensor)),
-    }
-}
-
-pub(in crate::backend) fn q_from_inner<B: AutodiffBackend + Fp8Matmul>(
-    tensor: Fp8QTensor<B::InnerBackend>,
-) -> Fp8QTensor<B>
-where
-    B::InnerBackend: Fp8Matmul,
-{
-    match tensor {
-        Fp8QTensor::Fp8(QCodes { shape, scheme, held }) => {
-            let from = |_: &mut (), x| B::from_inner(x);
-            let matrix = held.get().map(&mut (), from, |_, x| B::int_from_inner(x));
-            Fp8QTensor::Fp8(QCodes { shape, scheme, held: Held::new(matrix) })
-        }
-        Fp8QTensor::Other(tensor) => Fp8QTensor::Other(B::q_from_inner(tensor)),
-    }
-}
-
-/// Reads tensors at once; quantized ones by themselves where one of them is in FP8. (Burn 0.21's own transactions lose them on CubeCL, and Fusion refuses them.)
-pub(in crate::backend) async fn tr_execute<B: Fp8Matmul>(
+/// Reads tensors at once; quantized ones by themselves where one of them is in FP8. (Transactions of Burn's own lose them on CubeCL, and Fusion refuses them.)
+pub(crate) async fn tr_execute<B: Fp8Matmul>(
     transaction: TransactionPrimitive<Fp8Backend<B>>,
 ) -> Result<TransactionPrimitiveData, ExecutionError> {
     let TransactionPrimitive { read_floats, read_qfloats, read_ints, read_bools, .. } = transaction;
@@ -264,10 +187,7 @@ pub(in crate::backend) async fn tr_execute<B: Fp8Matmul>(
 }
 
 /// A product of quantized tensors, which are not rounded a second time. Those of other schemes alone have that of `B`.
-pub(in crate::backend) fn q_matmul<B: Fp8Matmul>(
-    lhs: Primitive<B>,
-    rhs: Primitive<B>,
-) -> Primitive<B> {
+pub(crate) fn q_matmul<B: Fp8Matmul>(lhs: Primitive<B>, rhs: Primitive<B>) -> Primitive<B> {
     use Fp8QTensor::{Fp8, Other};
     use InputNumbers::{AsTheyAre, Quantized};
     use TensorPrimitive::{Float, QFloat};
@@ -308,7 +228,7 @@ fn empty_product<B: Fp8Matmul>(
             nothing::<B, 1>([&x], shape)
         }
         (TensorPrimitive::QFloat(tensor), _) => {
-            let device = q_device(&tensor);
+            let device = quantized::q_device(&tensor);
             let dtype = get_device_settings::<B>(&device).float_dtype;
             B::float_zeros(shape, &device, dtype)
         }
@@ -352,7 +272,7 @@ fn by_codes<B: Fp8Matmul>(
 
 /// Codes times codes, in the float type of their device.
 fn of_codes<B: Fp8Matmul>(lhs: QCodes<B>, rhs: QCodes<B>) -> FloatTensor<B> {
-    let device = lhs.held.get().device::<B>();
+    let device = lhs.device.clone();
     let dtype = get_device_settings::<B>(&device).float_dtype;
     match lhs.shape.num_dims() {
         2 => frozen_layer::of_quantized::<B>(lhs.held, rhs.held, dtype),

@@ -1,10 +1,24 @@
 //! Burn's quantized tensors, where they hold FP8.
 //!
-//! A [`QuantScheme`] whose values are E4M3 or E5M2 gets the codes and scales of this crate, whatever the configuration says: Burn 0.21 on Flex rounds such values
-//! to integers, and NdArray refuses them. Tensors of other schemes are those of the backend inside, and go to it.
+//! A [`QuantScheme`] whose values are E4M3 or E5M2 gets the codes and scales of this crate, whatever the configuration says: Burn 0.21 and 0.22 on Flex round such
+//! values to integers, and NdArray refuses them. Tensors of other schemes are those of the backend inside, and go to it.
 //!
-//! `scheme` reads what a scheme says. `make` quantizes, and reads and writes data. `view` moves codes and scales. `ops` is what Burn's traits ask for: what it
-//! does not do itself are Burn's defaults, which dequantize.
+//! `scheme` reads what a scheme says, in the words of the crate's version of Burn, `crate::backend::quantized`. `make` quantizes, and reads and writes data. `view`
+//! moves codes and scales. `ops` is what Burn's traits ask for: what it does not do itself are Burn's defaults, which dequantize.
+
+/// What the delegation does with an operation on quantized tensors: FP8 is this crate's, everything else goes to `B`.
+macro_rules! quantized {
+    ($crossing:ident [$($taken:ident)+] $name:ident $($argument:ident)*) => {
+        if [$(super::common::quantized::is_fp8(&$taken)),+].contains(&true) {
+            super::common::quantized::OnCodes::<B>::$name($($argument),*)
+        } else {
+            $(let $taken = super::common::quantized::other($taken);)+
+            quantized!(@ $crossing B::$name($($argument),*))
+        }
+    };
+    (@ as_it_is $result:expr) => { $result };
+    (@ $crossing:ident $result:expr) => { super::common::quantized::Own::own($result) };
+}
 
 mod make;
 mod ops;
@@ -15,19 +29,18 @@ use core::fmt;
 
 use burn_backend::quantization::QuantScheme;
 use burn_backend::tensor::{IntTensor, QuantizedTensor};
-use burn_backend::{
-    Backend, BackendTypes, DType, QTensorPrimitive, Shape, TensorMetadata, TensorPrimitive,
-};
+use burn_backend::{Backend, BackendTypes, Shape, TensorPrimitive};
 
-use super::{Fp8Backend, Fp8Matmul};
+use crate::backend::{Fp8Backend, Fp8Matmul};
 use crate::engine::MatrixOf;
 use crate::product::Held;
 
-pub(crate) use make::{from_matrix, into_matrix};
-pub(super) use ops::{
-    OnCodes, dequantize, q_cat, q_device, q_from_data, q_from_inner, q_inner, q_into_data,
-    q_is_require_grad, q_matmul, quantize, quantize_dynamic, tr_execute,
+pub(crate) use ops::{
+    OnCodes, q_cat, q_from_data, q_into_data, q_is_require_grad, q_matmul, quantize,
+    quantize_dynamic, tr_execute,
 };
+pub(crate) use scheme::with_block;
+pub(crate) use view::View;
 
 /// A quantized tensor of [`Fp8Backend<B>`].
 pub enum Fp8QTensor<B: BackendTypes> {
@@ -39,10 +52,11 @@ pub enum Fp8QTensor<B: BackendTypes> {
 
 /// Codes of FP8 and their scales, of a tensor of any rank.
 pub struct QCodes<B: BackendTypes> {
-    shape: Shape,
-    scheme: QuantScheme,
+    pub(crate) shape: Shape,
+    pub(crate) scheme: QuantScheme,
+    pub(crate) device: B::Device,
     /// `[…, R, C]`; of one dimension, `[1, C]`.
-    held: Held<B>,
+    pub(crate) held: Held<B>,
 }
 
 impl<B: BackendTypes> Clone for Fp8QTensor<B> {
@@ -56,7 +70,8 @@ impl<B: BackendTypes> Clone for Fp8QTensor<B> {
 
 impl<B: BackendTypes> Clone for QCodes<B> {
     fn clone(&self) -> Self {
-        Self { shape: self.shape.clone(), scheme: self.scheme, held: self.held.clone() }
+        let Self { shape, scheme, device, held } = self;
+        Self { shape: shape.clone(), scheme: *scheme, device: device.clone(), held: held.clone() }
     }
 }
 
@@ -71,7 +86,7 @@ impl<B: BackendTypes> fmt::Debug for Fp8QTensor<B> {
 
 impl<B: BackendTypes> fmt::Debug for QCodes<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { shape, scheme, held } = self;
+        let Self { shape, scheme, held, .. } = self;
         let mut shown = f.debug_struct("QCodes");
         shown.field("shape", shape).field("scheme", scheme).field("held", held).finish()
     }
@@ -79,47 +94,18 @@ impl<B: BackendTypes> fmt::Debug for QCodes<B> {
 
 impl<B: Backend> QCodes<B> {
     /// The codes as they lie.
-    fn matrix(&self) -> MatrixOf<B> {
+    pub(crate) fn matrix(&self) -> MatrixOf<B> {
         self.held.get()
     }
 }
 
-impl<B: BackendTypes> TensorMetadata for Fp8QTensor<B> {
-    fn dtype(&self) -> DType {
-        match self {
-            Self::Fp8(codes) => DType::QFloat(codes.scheme),
-            Self::Other(tensor) => tensor.dtype(),
-        }
-    }
-
-    fn shape(&self) -> Shape {
-        match self {
-            Self::Fp8(codes) => codes.shape.clone(),
-            Self::Other(tensor) => tensor.shape(),
-        }
-    }
-}
-
-impl<B: BackendTypes> QTensorPrimitive for Fp8QTensor<B> {
-    fn scheme(&self) -> &QuantScheme {
-        match self {
-            Self::Fp8(codes) => &codes.scheme,
-            Self::Other(tensor) => tensor.scheme(),
-        }
-    }
-
-    fn default_scheme() -> QuantScheme {
-        B::QuantizedTensorPrimitive::default_scheme()
-    }
-}
-
 /// Whether a tensor holds FP8.
-pub(super) fn is_fp8<B: BackendTypes>(tensor: &Fp8QTensor<B>) -> bool {
+pub(crate) fn is_fp8<B: BackendTypes>(tensor: &Fp8QTensor<B>) -> bool {
     matches!(tensor, Fp8QTensor::Fp8(_))
 }
 
 /// A tensor that does not, as the backend inside has it.
-pub(super) fn other<B: BackendTypes>(tensor: Fp8QTensor<B>) -> B::QuantizedTensorPrimitive {
+pub(crate) fn other<B: BackendTypes>(tensor: Fp8QTensor<B>) -> B::QuantizedTensorPrimitive {
     match tensor {
         Fp8QTensor::Other(tensor) => tensor,
         Fp8QTensor::Fp8(_) => unreachable!("FP8 has operations of its own"),
@@ -127,7 +113,7 @@ pub(super) fn other<B: BackendTypes>(tensor: Fp8QTensor<B>) -> B::QuantizedTenso
 }
 
 /// What the backend inside gives, as the decorator has it.
-pub(super) trait Own<Target> {
+pub(crate) trait Own<Target> {
     fn own(self) -> Target;
 }
 
