@@ -7,10 +7,10 @@ use std::sync::Arc;
 #[cfg(feature = "flex")]
 use std::sync::atomic::AtomicBool;
 
+#[cfg(feature = "flex")]
+use burn::tensor::Shape;
 use burn::tensor::backend::Backend;
 use burn::tensor::ops::{BoolTensor, FloatTensor, IntTensor};
-#[cfg(feature = "flex")]
-use burn::tensor::{DType, Shape};
 use burn::tensor::{Element, FloatDType, Tensor, TensorData};
 use burn_autodiff::Autodiff;
 use burn_autodiff::checkpoint::strategy::CheckpointStrategy;
@@ -109,15 +109,18 @@ impl<B: Backend> From<Tensor<B, 1>> for Scalar<FloatTensor<B>> {
     }
 }
 
-/// Data of a tensor `shape`, f32, whose numbers are computed when they are read first. Whoever may have written other ones in their place sets `is_written`.
 #[cfg(feature = "flex")]
-pub fn decoded_when_read(
+pub use bytemuck::Pod;
+
+/// Data of a tensor `shape` whose numbers are computed when they are read first. Whoever may have written other ones in their place sets `is_written`.
+#[cfg(feature = "flex")]
+pub fn decoded_when_read<E: Element + Pod>(
     shape: Shape,
     is_written: Arc<AtomicBool>,
-    decode: impl Fn() -> Vec<f32> + Send + Sync + 'static,
+    decode: impl Fn() -> Vec<E> + Send + Sync + 'static,
 ) -> TensorData {
     let bytes = held::when_read(shape.num_elements(), is_written, decode);
-    TensorData { bytes, shape, dtype: DType::F32 }
+    TensorData { bytes, shape, dtype: E::dtype() }
 }
 
 /// Memory that a tensor's bytes lie in, and that it gives back where it is dropped.
@@ -137,19 +140,19 @@ mod held {
 
     use cubecl_common::bytes::{AllocationController, AllocationProperty, Bytes};
 
-    use super::Held;
+    use super::{Held, Pod};
 
     /// Numbers, as soon as somebody has read them, and what they are.
-    struct Decoded<F> {
-        numbers: OnceLock<Vec<f32>>,
+    struct Decoded<E, F> {
+        numbers: OnceLock<Vec<E>>,
         /// Whether somebody may have changed them.
         is_written: Arc<AtomicBool>,
         len: usize,
         decode: F,
     }
 
-    impl<F: Fn() -> Vec<f32>> Decoded<F> {
-        fn numbers(&self) -> &[f32] {
+    impl<E, F: Fn() -> Vec<E>> Decoded<E, F> {
+        fn numbers(&self) -> &[E] {
             // Not inside of the cell: a thread of rayon's that waits for a part of it may run what reads the same numbers. Then they are decoded twice.
             if self.numbers.get().is_none() {
                 let numbers = (self.decode)();
@@ -160,9 +163,9 @@ mod held {
         }
     }
 
-    impl<F: Fn() -> Vec<f32>> AllocationController for Decoded<F> {
+    impl<E: Pod, F: Fn() -> Vec<E>> AllocationController for Decoded<E, F> {
         fn alloc_align(&self) -> usize {
-            align_of::<f32>()
+            align_of::<E>()
         }
 
         fn property(&self) -> AllocationProperty {
@@ -186,14 +189,14 @@ mod held {
     }
 
     /// The bytes of `len` numbers that are computed when they are read first; at once with debug assertions, of which `Bytes` has one that reads them.
-    pub(super) fn when_read(
+    pub(super) fn when_read<E: Pod + Send + Sync>(
         len: usize,
         is_written: Arc<AtomicBool>,
-        decode: impl Fn() -> Vec<f32> + Send + Sync + 'static,
+        decode: impl Fn() -> Vec<E> + Send + Sync + 'static,
     ) -> Bytes {
         let decoded = Decoded { numbers: OnceLock::new(), is_written, len, decode };
         // SAFETY: all bytes of the memory are initialized, and there are as many: `numbers` panics otherwise. What is held may be shared by threads.
-        unsafe { Bytes::from_controller(Box::new(decoded), size_of::<f32>() * len) }
+        unsafe { Bytes::from_controller(Box::new(decoded), size_of::<E>() * len) }
     }
 
     impl<M: AsRef<[u64]> + AsMut<[u64]>> AllocationController for Held<M> {
@@ -230,7 +233,7 @@ mod held {
             let counted = Arc::clone(&count);
             let mut bytes = when_read(3, Arc::clone(&is_written), move || {
                 counted.fetch_add(1, Ordering::Relaxed);
-                vec![1.0, 2.0, 3.0]
+                vec![1f32, 2.0, 3.0]
             });
             let decoded = || count.load(Ordering::Relaxed);
             assert_eq!(decoded(), usize::from(cfg!(debug_assertions)), "not before they are read");

@@ -25,6 +25,7 @@ pub mod nn;
 pub mod ops;
 pub mod peers;
 mod shared;
+mod words;
 
 pub use shared::report;
 pub(crate) use shared::{config, file, product, weights};

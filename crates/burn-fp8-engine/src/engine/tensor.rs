@@ -1,6 +1,8 @@
 //! Small operations on tensors that Burn has no function for.
 
-use burn_backend::{Backend, FloatDType, Shape, TensorData, TensorMetadata, tensor::FloatTensor};
+use burn_backend::{
+    Backend, Element, FloatDType, Shape, TensorData, TensorMetadata, tensor::FloatTensor,
+};
 
 use crate::host;
 
@@ -55,6 +57,11 @@ fn unsqueeze<B: Backend>(tensor: FloatTensor<B>, rank: usize) -> FloatTensor<B> 
 
 /// Reads a small f32 tensor, waiting for the device.
 pub fn read<B: Backend>(tensor: FloatTensor<B>) -> Vec<f32> {
+    read_as::<B, f32>(tensor)
+}
+
+/// The same of a tensor of type `E`.
+pub fn read_as<B: Backend, E: Element>(tensor: FloatTensor<B>) -> Vec<E> {
     let data: TensorData = burn_backend::try_read_sync(B::float_into_data(tensor))
         .expect("scales are read where blocking on the device is possible")
         .expect("a scale can be read from its device");

@@ -4,6 +4,10 @@ use burn::backend::Dispatch;
 #[cfg(feature = "remote")]
 use burn::backend::DispatchDevice;
 use burn::module::{Module, Param, ParamId};
+#[cfg(feature = "burn-0-23")]
+use burn::nn::Linear;
+#[cfg(feature = "burn-0-23")]
+use burn::tensor::quantization::{QuantMode, QuantScheme, QuantStore, QuantValue, ScaleDtype};
 use burn::tensor::{DType, Device, FloatDType, Int, Tensor, TensorData};
 use burn_fp8_checkpoint::{Checkpoint, CheckpointError, QuantizedLinear};
 use burn_fp8_core::{Fp8Format, Overflow, Recipe, scale};
@@ -15,6 +19,8 @@ use crate::engine::ScaleKind;
 use crate::ops::{Fp8Ops, FrozenForm, is_here};
 use crate::product::ActivationScale;
 use crate::product::frozen_layer::{HostWeight, check_finite, check_shape};
+#[cfg(feature = "burn-0-23")]
+use crate::words;
 
 const FORMAT: Fp8Format = Fp8Format::E4M3;
 
@@ -115,6 +121,83 @@ impl FrozenLinear {
         let activation = ActivationScale::from(layer.activations());
         let bias = layer.bias().map(<[f32]>::to_vec);
         Self::on(HostWeight::of(layer).transpose(), bias, activation, device)
+    }
+
+    /// A layer of Burn whose weight `quantize_weights` has quantized to E4M3, as a frozen one: with its codes and scales, on its device.
+    ///
+    /// # Errors
+    /// [`Fp8Error::Invalid`] where the weight is none of E4M3, has two levels of scales or some that are not finite and positive, or no element that is finite,
+    /// or the bias none; and where a static scale of inputs is none.
+    #[cfg(feature = "burn-0-23")]
+    pub fn from_quantized(linear: &Linear, activation: ActivationScale) -> Result<Self, Fp8Error> {
+        let weight = linear.weight.val();
+        let (shape, dtype, device) = (weight.dims(), weight.dtype(), weight.device());
+        check_shape(shape).and_then(|()| activation.check()).map_err(invalid)?;
+        let scheme = match dtype {
+            DType::QFloat(scheme)
+                if scheme.value == QuantValue::E4M3
+                    && scheme.mode == QuantMode::Symmetric
+                    && words::scale_type(&scheme).is_some() =>
+            {
+                scheme
+            }
+            _ => {
+                return Err(invalid(format!(
+                    "its weight is {dtype:?}; from_quantized takes one that quantize_weights has quantized to E4M3, with one level of scales"
+                )));
+            }
+        };
+        let block = words::block(&scheme).map(|size| size.to_dim_vec(2));
+        let block = block.map(|size| [0, 1].map(|dim| usize::from(size[dim])));
+        let grid = block.map_or([1, 1], |block| [0, 1].map(|dim| shape[dim].div_ceil(block[dim])));
+        let (codes, scales) = words::parts(weight.into_data(), &scheme, grid.iter().product());
+        if let Some(scale) = scales.iter().find(|scale| !scale.is_finite() || **scale <= 0.0) {
+            return Err(invalid(format!(
+                "a scale of its weight is {scale}; scales are finite and positive"
+            )));
+        }
+        // A quantizer takes the bias, too.
+        let bias = linear.bias.as_ref().map(|bias| host(bias.val().dequantize()));
+        check_finite(shape, &codes, bias.as_deref()).map_err(invalid)?;
+        Ok(Self::on(HostWeight { shape, codes, scales, grid, block }, bias, activation, &device))
+    }
+
+    /// The layer as Burn's own on a device, its weight one of Burn's quantized tensors: models keep their type. So a published layer runs where layers of Burn do, such as
+    /// on a served device.
+    ///
+    /// # Errors
+    /// [`Fp8Error::Invalid`] where no scheme of Burn says its blocks, of at most 255 rows and columns: where each output has a scale of its own, say.
+    #[cfg(feature = "burn-0-23")]
+    pub fn into_quantized(self, device: &Device) -> Result<Linear, Fp8Error> {
+        let (shape, scales) = (self.dims(), host(self.weight_scale.val()));
+        let scheme = QuantScheme::default().with_value(QuantValue::E4M3);
+        let scheme = scheme.with_store(QuantStore::Native);
+        let scheme = match self.form.block {
+            None => scheme.per_tensor(ScaleDtype::F32),
+            Some(block) => {
+                let size = [0, 1].map(|dim| {
+                    let size = block[dim].min(shape[dim]);
+                    u8::try_from(size).ok().filter(|_| shape[dim].is_multiple_of(size))
+                });
+                let [Some(rows), Some(columns)] = size else {
+                    return Err(invalid(format!(
+                        "it has a scale for each block of {}×{}; blocks of Burn's schemes have at most 255 rows and columns, and divide the weight, here {shape:?}: \
+                         keep it a FrozenLinear",
+                        block[0].min(shape[0]),
+                        block[1].min(shape[1])
+                    )));
+                };
+                scheme.per_block([rows, columns], ScaleDtype::F32)
+            }
+        };
+        let codes: Vec<u8> = self.weight.val().into_data().try_to_vec().expect("codes are u8");
+        let codes = codes.into_iter().map(u8::cast_signed).collect();
+        let weight = words::data(codes, shape.into(), scheme, &scales);
+        let weight = Param::initialized(ParamId::new(), Tensor::from_data(weight, device));
+        let bias = self.bias.map(|bias| {
+            Param::initialized(ParamId::new(), Tensor::from_data(bias.val().into_data(), device))
+        });
+        Ok(Linear { weight, bias })
     }
 
     fn on(

@@ -107,7 +107,7 @@ impl Golden {
 }
 
 /// The manifest for Burn 0.23 lies in a folder below.
-fn crates() -> PathBuf {
+pub fn crates() -> PathBuf {
     let manifest = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     manifest.ancestors().find(|folder| folder.ends_with("crates")).expect("crates/").into()
 }

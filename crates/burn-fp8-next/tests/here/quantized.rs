@@ -4,10 +4,13 @@ use burn::module::{Module, ParamGroup, Quantizer};
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::quantization::{Calibration, QuantScheme, QuantStore, QuantValue, ScaleDtype};
 use burn::tensor::{DType, Device, Tensor, TensorData};
+use burn_fp8_next::burn_fp8_checkpoint::Checkpoint;
 use burn_fp8_next::burn_fp8_core::{Fp8Format, Overflow};
+use burn_fp8_next::nn::{ActivationScale, FrozenLinear};
 use burn_fp8_next::{Fp8Config, GemmRole, Recipe, device, ops};
 
 use crate::common::*;
+use crate::golden::crates;
 
 const INPUTS: usize = 64;
 const OUTPUTS: usize = 96;
@@ -253,4 +256,58 @@ fn integers_are_the_backends() {
         )
     });
     assert_same(ours, burns, scheme);
+}
+
+/// Layers that plain Burn has quantized, as this crate's own, and back.
+#[test]
+fn a_frozen_layer_has_the_codes_of_burns() {
+    let x = smooth([16, INPUTS], 4);
+    let places = [Device::flex(), device::flex()];
+    for scheme in schemes().into_iter().filter(|scheme| scheme.value == QuantValue::E4M3) {
+        let linear = layer(&places[0], scheme);
+        let frozen = FrozenLinear::from_quantized(&linear, ActivationScale::Unquantized).unwrap();
+        let numbers = |weight: Tensor<2>| bits(&values(weight.dequantize()));
+        assert_same(numbers(frozen.weight()), numbers(linear.weight.val()), scheme);
+        let y = frozen.forward(tensor(&x, [16, INPUTS], &places[0]));
+        assert_near(y, &x, &linear, &format!("{scheme:?}"));
+        for place in &places {
+            let again = frozen.clone().into_quantized(place).unwrap();
+            assert_same(numbers(again.weight.val()), numbers(linear.weight.val()), scheme);
+            let bias = |layer: &Linear| bits(&values(layer.bias.as_ref().unwrap().val()));
+            assert_eq!(bias(&again), bias(&linear));
+        }
+    }
+    let activation = ActivationScale::Current;
+    for (scheme, words) in [
+        (schemes()[1], ["E5M2", "quantized to E4M3"]),
+        (schemes()[0].with_value(QuantValue::Q8S), ["Q8S", "quantized to E4M3"]),
+        (schemes()[0].per_block([16], ScaleDtype::UE4M3), ["UE4M3", "one level of scales"]),
+    ] {
+        let linear = layer(&places[0], scheme);
+        says(FrozenLinear::from_quantized(&linear, activation).unwrap_err(), words);
+    }
+}
+
+#[test]
+fn published_layers_become_burns() {
+    let read = |folder: &str, name: &str| {
+        let folder = crates().join("burn-fp8-checkpoint/tests/golden").join(folder);
+        let checkpoint = Checkpoint::open(folder).expect("golden");
+        let name = format!("model.layers.0.{name}");
+        FrozenLinear::from_checkpoint(&checkpoint, &name, &Device::flex()).expect("a layer")
+    };
+    for folder in ["fp8_tensor_static", "ct_block", "ct_channel_dynamic", "ct_mxfp8"] {
+        let frozen = read(folder, "self_attn.o_proj");
+        let expected = bits(&values(frozen.weight()));
+        for place in [Device::flex(), device::flex()] {
+            let linear = frozen.clone().into_quantized(&place).unwrap();
+            assert!(matches!(linear.weight.val().dtype(), DType::QFloat(_)));
+            assert_same(&bits(&values(linear.weight.val().dequantize())), &expected, folder);
+        }
+    }
+    // Blocks of 128 do not divide it.
+    let frozen = read("fp8_block", "mlp.down_proj");
+    assert_eq!(frozen.dims(), [352, 256]);
+    let error = frozen.into_quantized(&Device::flex()).unwrap_err();
+    says(error, ["128×128", "at most 255", "[352, 256]", "keep it a FrozenLinear"]);
 }

@@ -1,5 +1,7 @@
 //! Burn 0.21's quantized tensors: the words of its schemes, how their data lies, and what it asks of them that other versions do not.
 
+#[cfg(feature = "flex")]
+use burn::tensor::Element;
 use burn::tensor::{Tensor, TensorPrimitive, bf16, f16};
 use burn_backend::ops::QTensorOps;
 use burn_backend::quantization::{BlockSize, QuantLevel, QuantScheme, QuantValue};
@@ -15,6 +17,10 @@ use super::common::quantized::{OnCodes, View, with_block};
 use super::{Fp8Backend, Fp8Matmul};
 use crate::Fp8Error;
 use crate::engine::Scales;
+#[cfg(feature = "flex")]
+use crate::engine::tensor::read_as;
+#[cfg(feature = "flex")]
+use crate::host;
 use crate::product::{Known, route};
 use crate::tensor::Fp8Tensor;
 
@@ -133,19 +139,33 @@ fn numbers<B: Fp8Matmul>(
     #[cfg(feature = "flex")]
     if let Fp8QTensor::Fp8(codes) = &tensor
         && B::FP8_ON_HOST
-        && dtype == FloatDType::F32
         && codes.shape.num_dims() == 2
         && codes.shape.num_elements() > 0
     {
-        let is_written = std::sync::Arc::default();
-        let known = codes.held.known(std::sync::Arc::clone(&is_written));
-        // It holds the codes: a product finds them as long as it is there.
-        let (shape, held) = (codes.shape.clone(), codes.held.clone());
-        let decode = move || crate::engine::tensor::read::<B>(B::fp8_dequantize(held.get()));
-        let data = crate::host::decoded_when_read(shape, is_written, decode);
-        return (B::float_from_data(data, &q_device(&tensor)), Some(known));
+        let later = match dtype {
+            FloatDType::F32 => Some(later::<B, f32>(codes, dtype)),
+            FloatDType::BF16 => Some(later::<B, bf16>(codes, dtype)),
+            FloatDType::F16 => Some(later::<B, f16>(codes, dtype)),
+            _ => None,
+        };
+        if let Some((data, known)) = later {
+            return (B::float_from_data(data, &codes.device), Some(known));
+        }
     }
     (OnCodes::<B>::dequantize(tensor, dtype), None)
+}
+
+#[cfg(feature = "flex")]
+fn later<B: Fp8Matmul, E: Element + host::Pod>(
+    codes: &QCodes<B>,
+    dtype: FloatDType,
+) -> (TensorData, Known<B>) {
+    let is_written = std::sync::Arc::default();
+    let known = codes.held.known(std::sync::Arc::clone(&is_written));
+    // It holds the codes: a product finds them as long as it is there.
+    let (shape, held) = (codes.shape.clone(), codes.held.clone());
+    let decode = move || read_as::<B, E>(B::float_cast(B::fp8_dequantize(held.get()), dtype));
+    (host::decoded_when_read(shape, is_written, decode), known)
 }
 
 pub(crate) fn q_device<B: Fp8Matmul>(tensor: &Fp8QTensor<B>) -> Device<B> {

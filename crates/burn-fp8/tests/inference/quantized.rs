@@ -1,5 +1,7 @@
 //! Burn's own quantized tensors with values in FP8, on Flex and NdArray; and what Flex has beside: frozen layers, gradients.
 
+use burn::tensor::TensorPrimitive;
+use burn::tensor::ops::QTensorOps;
 use burn::tensor::quantization::{QuantLevel, QuantParam, QuantValue};
 
 use crate::common::quantized::*;
@@ -61,6 +63,57 @@ fn a_quantized_linear_layer_is_a_frozen_one() {
     let numbers = linear::<B>(quantized.weight.val().dequantize(), None);
     let (_, report) = trace(|| numbers.forward(random::<B, 2>(3, [32, 64])));
     assert_eq!(report.products[0].lhs.map(|lhs| lhs.format), Some(E4M3), "{report}");
+}
+
+/// Margin, powers of two and format are those that a product of numbers has.
+#[test]
+fn inputs_are_quantized_by_the_whole_recipe() {
+    type B = Fp8Backend<Flex>;
+    let (x, w) = (random::<B, 2>(3, [32, 64]), random::<B, 2>(1, [64, 48]));
+    let e5m2 = Formats { input: E5M2, ..Formats::E4M3 };
+    for recipe in [
+        Recipe::current().with_margin(2),
+        Recipe::current().with_power_of_two(true),
+        Recipe::current().with_formats(e5m2),
+        Recipe::rowwise().with_margin(-1),
+        Recipe::mxfp8(),
+        Recipe::delayed().with_margin(1),
+    ] {
+        let config = Fp8Config::default().with_recipe(recipe);
+        let lhs = |w: Tensor<B, 2>| {
+            let (_, report) = trace(|| config.scope(|| x.clone().matmul(w)));
+            report.products[0].lhs.expect("it is quantized")
+        };
+        let of_numbers = lhs(w.clone());
+        assert_eq!(lhs(w.clone().quantize_dynamic(&schemes()[0])), of_numbers, "{recipe:?}");
+        // Nothing multiplies E5M2 by E5M2.
+        let by_e5m2 = lhs(w.clone().quantize_dynamic(&schemes()[1]));
+        assert_eq!(by_e5m2.format, E4M3);
+    }
+}
+
+/// Burn's `linear` dequantizes a weight to the type of the device's floats.
+#[test]
+fn a_weight_dequantized_to_two_bytes_is_found_by_its_codes() {
+    type B = Fp8Backend<Flex>;
+    let q = random::<B, 2>(1, [64, 48]).quantize_dynamic(&schemes()[0]);
+    let numbers = values(q.clone().dequantize());
+    for (dtype, float) in [(FloatDType::BF16, Float::Bf16), (FloatDType::F16, Float::F16)] {
+        let weight = || {
+            let TensorPrimitive::QFloat(codes) = q.clone().into_primitive() else { panic!() };
+            Tensor::<B, 2>::from_primitive(TensorPrimitive::Float(B::dequantize(codes, dtype)))
+        };
+        let x = random::<B, 2>(3, [3, 64]).cast(dtype);
+        let (y, report) = trace(|| burn::tensor::module::linear(x.clone(), weight(), None));
+        assert!(report.to_string().contains("only the weight is in FP8"), "{report}");
+        assert_eq!(y.dtype(), DType::from(dtype));
+        // Who reads it has numbers of E4M3 times a scale, rounded to the type.
+        let rounded = tensor::<B, 2>(&numbers, [64, 48]).cast(dtype).cast(DType::F32);
+        assert_same(&values(weight().cast(DType::F32)), &values(rounded), "decoded");
+        let x = wide(&values(x.cast(DType::F32)));
+        let exact = Exact::product(&x, &wide(&numbers), [3, 64, 48]).rounded(float);
+        exact.assert(&values(y.cast(DType::F32)), Sums::F32, "the product");
+    }
 }
 
 #[test]

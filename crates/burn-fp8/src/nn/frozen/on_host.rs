@@ -51,7 +51,7 @@ impl<B: Fp8Matmul> FrozenLinear<B> {
         let ([k, n], device) = (self.dims(), self.device());
         let weight = self.weight.laid_out(true);
         let gemm = Gemm::matrix(1, n, k);
-        let target = target::<B>(&config, gemm, &device, &weight, self.activation).ok()?;
+        let target = target::<B>(&config, gemm, &device, &weight, self.activation.into()).ok()?;
         let along = [weight.scales.block()[0], self.activation.block()[1]];
         let unit = match target {
             Target::MatrixUnit if Linear::is_for_units(along, k) => Some(Unit::current()),

@@ -59,16 +59,33 @@ impl From<ActivationScale> for Activations {
     }
 }
 
+/// How the input of one product is quantized.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct InputScale {
+    pub(crate) activation: ActivationScale,
+    pub(crate) format: Fp8Format,
+    /// How its scales follow from amaxes.
+    pub(crate) recipe: Recipe,
+}
+
+impl From<ActivationScale> for InputScale {
+    fn from(activation: ActivationScale) -> Self {
+        Self { activation, format: Fp8Format::E4M3, recipe: activation.recipe() }
+    }
+}
+
 /// As a recipe of training quantizes inputs; always by the numbers themselves.
-impl From<&Recipe> for ActivationScale {
-    fn from(recipe: &Recipe) -> Self {
+impl From<Recipe> for InputScale {
+    fn from(recipe: Recipe) -> Self {
         let power_of_two = recipe.has_powers_of_two();
-        match (recipe.granularity(), recipe.granularity().block(Operand::Input).along) {
-            (Granularity::PerTensor, _) => Self::Current,
-            (Granularity::PerRow, _) => Self::PerToken,
-            (Granularity::Mx(_), _) => Self::Mx,
-            (_, size) => Self::Blocks { size, power_of_two },
-        }
+        let along = recipe.granularity().block(Operand::Input).along;
+        let activation = match (recipe.granularity(), along) {
+            (Granularity::PerTensor, _) => ActivationScale::Current,
+            (Granularity::PerRow, _) => ActivationScale::PerToken,
+            (Granularity::Mx(_), _) => ActivationScale::Mx,
+            (_, size) => ActivationScale::Blocks { size, power_of_two },
+        };
+        Self { activation, format: recipe.formats.input, recipe }
     }
 }
 

@@ -2,9 +2,9 @@
 
 use burn_backend::{FloatDType, TensorMetadata, tensor::FloatTensor};
 use burn_fp8_core::sums::Accumulation;
-use burn_fp8_core::{Fp8Format, Gemm, GemmRole, Granularity, Overflow, ProductKind};
+use burn_fp8_core::{Gemm, GemmRole, Granularity, Overflow, ProductKind};
 
-use super::activation::ActivationScale;
+use super::activation::{ActivationScale, InputScale};
 use super::operand::Measured;
 use crate::engine::tensor::add_bias;
 use crate::engine::{
@@ -13,15 +13,12 @@ use crate::engine::{
 };
 use crate::report::{self, Pending, PendingOperand, PendingRan, new_note};
 
-const FORMAT: Fp8Format = Fp8Format::E4M3;
-
 /// How the product of a frozen layer is run.
 #[derive(Clone, Debug)]
 pub struct FrozenOptions {
     /// What a trace calls the product.
     pub(crate) kind: ProductKind,
-    /// How the input is scaled.
-    pub(crate) activation: ActivationScale,
+    pub(crate) input: InputScale,
     /// What a trace calls the scales of the weight.
     pub(crate) granularity: Granularity,
     pub(crate) target: Target,
@@ -36,9 +33,10 @@ pub(super) fn multiply<B: Fp8Engine>(
     bias: Option<FloatTensor<B>>,
     options: &FrozenOptions,
 ) -> FloatTensor<B> {
-    let FrozenOptions { activation, target, manner, .. } = options;
+    let FrozenOptions { input, target, manner, .. } = options;
+    let InputScale { activation, format, recipe } = *input;
     let dtype = FloatDType::from(x.dtype());
-    if *activation == ActivationScale::Unquantized {
+    if activation == ActivationScale::Unquantized {
         let operands = [Operand::Float(B::float_cast(x, FloatDType::F32)), Operand::Matrix(weight)];
         let [x, weight] = operands;
         let epilogue = Epilogue::float(dtype);
@@ -47,14 +45,14 @@ pub(super) fn multiply<B: Fp8Engine>(
     }
     let rule = match activation {
         ActivationScale::Static(scale) => {
-            ScaleRule::Given(Scalar::Host(*scale), Overflow::SaturateFinite)
+            ScaleRule::Given(Scalar::Host(scale), Overflow::SaturateFinite)
         }
-        activation => ScaleRule::Current(activation.recipe()),
+        _ => ScaleRule::Current(recipe),
     };
     let wanted = target.wanted::<B>(manner.sums, [true, false], burn_fp8_core::Layouts::Rows, true);
-    let request = Request { format: FORMAT, block: activation.block(), rule, wanted };
+    let request = Request { format, block: activation.block(), rule, wanted };
     let input = Measured::<B>::new(&x, B::fp8_quantize(x.clone(), request));
-    let of_input = input.pending(activation.recipe().granularity());
+    let of_input = input.pending(recipe.granularity());
     let operands = [input.matrix, weight];
     of_codes::<B>(operands, of_input, (bias, dtype), options)
 }

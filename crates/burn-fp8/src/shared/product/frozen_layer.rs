@@ -6,7 +6,7 @@ use burn_fp8_checkpoint::{
 };
 use burn_fp8_core::{Fp8Format, Gemm, GemmRole, Precision, ProductKind};
 
-use super::activation::ActivationScale;
+use super::activation::{ActivationScale, InputScale};
 use super::frozen::{self, FrozenOptions};
 use super::plan::{Product, fitting_linear_gemm};
 use super::{Held, run};
@@ -27,7 +27,7 @@ pub(crate) fn forward<B: Graph>(
     x: FloatTensor<B>,
     weight: MatrixOf<B>,
     bias: Option<FloatTensor<B>>,
-    activation: ActivationScale,
+    input: impl Into<InputScale>,
     laid_out: impl FnOnce(bool) -> MatrixOf<B>,
 ) -> FloatTensor<B> {
     let [k, n] = weight.shape().dims();
@@ -46,7 +46,7 @@ pub(crate) fn forward<B: Graph>(
     }
     let (x, gemm) = (join::<B>(x), Gemm::matrix(m, n, k));
     let bias = bias.map(|bias| B::float_cast(bias, dtype.into()));
-    let output = match options::<B>(kind, dtype, gemm, &device, &weight, activation) {
+    let output = match options::<B>(kind, dtype, gemm, &device, &weight, input.into()) {
         Some(options) => {
             // Tensor cores and slices read both operands along K.
             let weight = laid_out(B::FP8_ON_HOST || options.target == Target::TensorCores);
@@ -80,19 +80,24 @@ pub(crate) fn by_quantized<B: Graph>(
     let matrix = weight.get();
     let gemm = fitting_linear_gemm(&[x.shape(), matrix.shape()]);
     let recipe = config::current().config.recipe;
-    let activation = match Product::would_run(kind, gemm, [x.dtype(); 2]) {
+    let scale = match Product::would_run(kind, gemm, [x.dtype(); 2]) {
         Ok(())
             if recipe.products.of(GemmRole::Output) == Precision::Fp8
                 && input == InputNumbers::AsTheyAre =>
         {
-            ActivationScale::from(&recipe)
+            let scale = InputScale::from(recipe);
+            match matrix.format {
+                Fp8Format::E4M3 => scale,
+                // Hardware does not multiply E5M2 by E5M2.
+                Fp8Format::E5M2 => InputScale { format: Fp8Format::E4M3, ..scale },
+            }
         }
-        _ => ActivationScale::Unquantized,
+        _ => ActivationScale::Unquantized.into(),
     };
     if B::is_tracked(&x) {
         Product::skip_site(gemm, None);
     }
-    forward::<B>(kind, x, matrix, bias, activation, |of_transpose| weight.laid_out(of_transpose))
+    forward::<B>(kind, x, matrix, bias, scale, |of_transpose| weight.laid_out(of_transpose))
 }
 
 /// The product of two matrices that a user has quantized, neither empty. A constant of the graph.
@@ -129,7 +134,7 @@ pub(crate) fn of_quantized<B: Graph>(
     };
     let options = FrozenOptions {
         kind: ProductKind::Matmul,
-        activation: ActivationScale::Unquantized,
+        input: ActivationScale::Unquantized.into(),
         granularity: weight.granularity(0),
         accumulation: config.accumulation.output,
         manner: config.manner(),
@@ -149,12 +154,12 @@ fn options<B: Fp8Engine>(
     gemm: Gemm,
     device: &B::Device,
     weight: &MatrixOf<B>,
-    activation: ActivationScale,
+    input: InputScale,
 ) -> Option<FrozenOptions> {
     let config = config::current().config;
     let in_fp8 = match dtype {
         _ if !config.enabled => Err(HighPrecision::Off),
-        DType::F32 | DType::F16 | DType::BF16 | DType::Flex32 => match activation {
+        DType::F32 | DType::F16 | DType::BF16 | DType::Flex32 => match input.activation {
             ActivationScale::Unquantized => Err(HighPrecision::WeightOnly),
             _ => Ok(()),
         },
@@ -166,11 +171,11 @@ fn options<B: Fp8Engine>(
             return None;
         }
     }
-    let target = target::<B>(&config, gemm, device, weight, activation)
-        .unwrap_or_else(|error| panic!("{error}"));
+    let target =
+        target::<B>(&config, gemm, device, weight, input).unwrap_or_else(|error| panic!("{error}"));
     let (granularity, accumulation) = (weight.granularity(0), config.accumulation.output);
     let manner = config.manner();
-    Some(FrozenOptions { kind, activation, granularity, target, manner, accumulation })
+    Some(FrozenOptions { kind, input, granularity, target, manner, accumulation })
 }
 
 /// Where a product with a frozen weight runs, or why it cannot run where the configuration wants it.
@@ -179,10 +184,10 @@ pub(crate) fn target<B: Fp8Engine>(
     gemm: Gemm,
     device: &B::Device,
     weight: &MatrixOf<B>,
-    activation: ActivationScale,
+    InputScale { activation, recipe, .. }: InputScale,
 ) -> Result<Target, Fp8Error> {
     let scales = &weight.scales;
-    let are_powers_of_two = activation.recipe().has_powers_of_two() && scales.are_powers_of_two();
+    let are_powers_of_two = recipe.has_powers_of_two() && scales.are_powers_of_two();
     let kind =
         Requirements::of_matrices([activation.block(), scales.block()], gemm.k, are_powers_of_two);
     match activation {
