@@ -1,14 +1,18 @@
 //! The words of Burn 0.22 and 0.23 for quantized tensors: their schemes, and how their data lies.
 
-use burn_backend::quantization::{
-    BlockSize, QuantScheme, QuantStore, QuantizedBytes, global_scale_dtype,
-};
+use burn_backend::quantization::{BlockSize, QuantScheme, QuantizedBytes, global_scale_dtype};
 use burn_backend::{DType, Shape, TensorData};
 
 pub(crate) use burn_backend::quantization::ScaleDtype as ScaleType;
 
 /// Whether Burn computes the scales of blocks that have several rows.
 pub(crate) const BLOCKS_HAVE_ROWS: bool = true;
+
+/// Whether Flex computes with FP8 as its schemes say: those of which this crate holds no tensors go there.
+pub(crate) const INSIDE_IS_RIGHT: bool = cfg!(feature = "burn-0-23");
+
+/// What computes scales of finite elements alone.
+pub(crate) const OF_FINITE: &str = "";
 
 /// The elements that share a scale; without, all do.
 pub(crate) fn block(scheme: &QuantScheme) -> Option<BlockSize> {
@@ -18,6 +22,35 @@ pub(crate) fn block(scheme: &QuantScheme) -> Option<BlockSize> {
 /// The scheme with blocks of this size.
 pub(crate) fn by_blocks(scheme: QuantScheme, size: BlockSize) -> QuantScheme {
     scheme.per_block(size.as_slice(), scheme.scale_dtype())
+}
+
+/// The scheme of a tensor that is held here. Codes lie one byte each, and as it says in data.
+pub(crate) fn stored(scheme: QuantScheme) -> QuantScheme {
+    scheme
+}
+
+/// The same with its dimensions in another order, but for its blocks.
+#[cfg(feature = "burn-0-23")]
+pub(crate) fn permuted(mut scheme: QuantScheme, axes: &[usize]) -> QuantScheme {
+    scheme.permute_dims(axes);
+    scheme
+}
+
+#[cfg(not(feature = "burn-0-23"))]
+pub(crate) fn permuted(scheme: QuantScheme, _axes: &[usize]) -> QuantScheme {
+    scheme
+}
+
+/// The same with so many dimensions.
+#[cfg(feature = "burn-0-23")]
+pub(crate) fn reshaped(mut scheme: QuantScheme, rank: usize) -> QuantScheme {
+    scheme.reshape_packing_dim(rank);
+    scheme
+}
+
+#[cfg(not(feature = "burn-0-23"))]
+pub(crate) fn reshaped(scheme: QuantScheme, _rank: usize) -> QuantScheme {
+    scheme
 }
 
 /// What scales are held in, where there is one level of them.
@@ -45,10 +78,7 @@ pub(crate) fn sizes(data: &TensorData) -> &[usize] {
 /// Codes row by row, and scales, in the type that the scheme says.
 pub(crate) fn parts(data: TensorData, named: &QuantScheme, _scales: usize) -> (Vec<u8>, Vec<f32>) {
     let (bytes, shape, _) = data.into_parts();
-    // Burn 0.22 reads bytes alone, and four of them are a word.
-    let is_words = named.store != QuantStore::Native && cfg!(not(feature = "burn-0-23"));
-    let scheme = if is_words { named.with_store(QuantStore::Native) } else { *named };
-    let (codes, scales) = QuantizedBytes { bytes, scheme, shape }.into_vec_i8();
+    let (codes, scales) = QuantizedBytes { bytes, scheme: *named, shape }.into_vec_i8();
     (codes.into_iter().map(i8::cast_unsigned).collect(), scales.block)
 }
 

@@ -116,7 +116,7 @@ impl FrozenLinear {
     /// Puts a layer of a checkpoint on a device.
     ///
     /// # Panics
-    /// On devices that have no tensors of u8, such as those of wgpu, and on remote ones; the other two ways to make a layer panic there as well.
+    /// On devices that have no tensors of u8, such as those of wgpu, and on remote ones; so do `from_weight` and `from_checkpoint`.
     pub fn from_published(layer: QuantizedLinear, device: &Device) -> Self {
         let activation = ActivationScale::from(layer.activations());
         let bias = layer.bias().map(<[f32]>::to_vec);
@@ -127,12 +127,13 @@ impl FrozenLinear {
     ///
     /// # Errors
     /// [`Fp8Error::Invalid`] where the weight is none of E4M3, has two levels of scales or some that are not finite and positive, or no element that is finite,
-    /// or the bias none; and where a static scale of inputs is none.
+    /// or the bias none; where a static scale of inputs is none; and on devices that have no tensors of u8, and remote ones.
     #[cfg(feature = "burn-0-23")]
     pub fn from_quantized(linear: &Linear, activation: ActivationScale) -> Result<Self, Fp8Error> {
         let weight = linear.weight.val();
         let (shape, dtype, device) = (weight.dims(), weight.dtype(), weight.device());
         check_shape(shape).and_then(|()| activation.check()).map_err(invalid)?;
+        takes_codes(&device).map_err(|reason| invalid(no_codes(reason, &device)))?;
         let scheme = match dtype {
             DType::QFloat(scheme)
                 if scheme.value == QuantValue::E4M3
@@ -162,11 +163,11 @@ impl FrozenLinear {
         Ok(Self::on(HostWeight { shape, codes, scales, grid, block }, bias, activation, &device))
     }
 
-    /// The layer as Burn's own on a device, its weight one of Burn's quantized tensors: models keep their type. So a published layer runs where layers of Burn do, such as
-    /// on a served device.
+    /// The layer as Burn's own on a device, its weight one of Burn's quantized tensors: models keep their type. So a published layer runs where layers of Burn do, such
+    /// as on a served device. How its inputs were scaled is not kept: there the configuration says so, and plain Burn multiplies them as they are.
     ///
     /// # Errors
-    /// [`Fp8Error::Invalid`] where no scheme of Burn says its blocks, of at most 255 rows and columns: where each output has a scale of its own, say.
+    /// [`Fp8Error::Invalid`] where no scheme of Burn says its blocks, which divide the weight and have at most 255 rows and columns.
     #[cfg(feature = "burn-0-23")]
     pub fn into_quantized(self, device: &Device) -> Result<Linear, Fp8Error> {
         let (shape, scales) = (self.dims(), host(self.weight_scale.val()));
@@ -175,29 +176,31 @@ impl FrozenLinear {
         let scheme = match self.form.block {
             None => scheme.per_tensor(ScaleDtype::F32),
             Some(block) => {
+                let block = [0, 1].map(|dim| block[dim].min(shape[dim]));
                 let size = [0, 1].map(|dim| {
-                    let size = block[dim].min(shape[dim]);
-                    u8::try_from(size).ok().filter(|_| shape[dim].is_multiple_of(size))
+                    let size = u8::try_from(block[dim]).ok();
+                    size.filter(|_| shape[dim].is_multiple_of(block[dim]))
                 });
                 let [Some(rows), Some(columns)] = size else {
                     return Err(invalid(format!(
                         "it has a scale for each block of {}×{}; blocks of Burn's schemes have at most 255 rows and columns, and divide the weight, here {shape:?}: \
                          keep it a FrozenLinear",
-                        block[0].min(shape[0]),
-                        block[1].min(shape[1])
+                        block[0], block[1]
                     )));
                 };
-                scheme.per_block([rows, columns], ScaleDtype::F32)
+                let held_in = match self.form.kind {
+                    ScaleKind::F32 => ScaleDtype::F32,
+                    ScaleKind::PowerOfTwo => ScaleDtype::UE8M0,
+                };
+                scheme.per_block([rows, columns], held_in)
             }
         };
         let codes: Vec<u8> = self.weight.val().into_data().try_to_vec().expect("codes are u8");
         let codes = codes.into_iter().map(u8::cast_signed).collect();
-        let weight = words::data(codes, shape.into(), scheme, &scales);
-        let weight = Param::initialized(ParamId::new(), Tensor::from_data(weight, device));
-        let bias = self.bias.map(|bias| {
-            Param::initialized(ParamId::new(), Tensor::from_data(bias.val().into_data(), device))
-        });
-        Ok(Linear { weight, bias })
+        let weight = Tensor::from_data(words::data(codes, shape.into(), scheme, &scales), device);
+        let bias = self.bias.map(|bias| Tensor::from_data(bias.val().into_data(), device));
+        let bias = bias.map(|bias| Param::initialized(ParamId::new(), bias));
+        Ok(Linear { weight: Param::initialized(ParamId::new(), weight), bias })
     }
 
     fn on(
@@ -207,9 +210,7 @@ impl FrozenLinear {
         device: &Device,
     ) -> Self {
         if let Err(reason) = takes_codes(device) {
-            panic!(
-                "a FrozenLinear keeps its codes as u8, and {reason} ({device:?}): use Device::flex(), or Vulkan in place of wgpu"
-            );
+            panic!("{}", no_codes(reason, device));
         }
         let HostWeight { shape, codes, scales, grid, block } = weight;
         let kind = ScaleKind::of_scales(&scales);
@@ -362,6 +363,12 @@ fn takes_codes(device: &Device) -> Result<(), &'static str> {
         true => Ok(()),
         false => Err("there are no tensors of u8"),
     }
+}
+
+fn no_codes(reason: &str, device: &Device) -> String {
+    format!(
+        "a FrozenLinear keeps its codes as u8, and {reason} ({device:?}): use Device::flex(), or Vulkan in place of wgpu"
+    )
 }
 
 fn invalid(reason: String) -> Fp8Error {

@@ -4,7 +4,7 @@
 use burn::tensor::Element;
 use burn::tensor::{Tensor, TensorPrimitive, bf16, f16};
 use burn_backend::ops::QTensorOps;
-use burn_backend::quantization::{BlockSize, QuantLevel, QuantScheme, QuantValue};
+use burn_backend::quantization::{BlockSize, QuantLevel, QuantScheme, QuantStore, QuantValue};
 use burn_backend::tensor::{Device, FloatTensor};
 use burn_backend::{
     AutodiffBackend, BackendTypes, DType, FloatDType, QTensorPrimitive, Shape, TensorData,
@@ -13,7 +13,7 @@ use burn_backend::{
 use burn_fp8_core::Fp8Format;
 
 pub use super::common::quantized::{Fp8QTensor, QCodes};
-use super::common::quantized::{OnCodes, View, with_block};
+use super::common::quantized::{OnCodes, View, shaped, with_block};
 use super::{Fp8Backend, Fp8Matmul};
 use crate::Fp8Error;
 use crate::engine::Scales;
@@ -29,6 +29,12 @@ pub(crate) use burn_backend::quantization::QuantParam as ScaleType;
 /// Whether Burn computes the scales of blocks that have several rows. Here it takes elements that lie next to each other.
 pub(crate) const BLOCKS_HAVE_ROWS: bool = false;
 
+/// Whether the backend inside computes with FP8 as its schemes say: those of which this crate holds no tensors go there.
+pub(crate) const INSIDE_IS_RIGHT: bool = false;
+
+/// What computes scales of finite elements alone.
+pub(crate) const OF_FINITE: &str = ": quantize_dynamic takes the largest finite magnitude";
+
 /// The elements that share a scale; without, all do.
 pub(crate) fn block(scheme: &QuantScheme) -> Option<BlockSize> {
     match scheme.level {
@@ -40,6 +46,21 @@ pub(crate) fn block(scheme: &QuantScheme) -> Option<BlockSize> {
 /// The scheme with blocks of this size.
 pub(crate) fn by_blocks(scheme: QuantScheme, size: BlockSize) -> QuantScheme {
     scheme.with_level(QuantLevel::Block(size))
+}
+
+/// The scheme of a tensor that is held here: codes lie one byte each, whatever was asked for.
+pub(crate) fn stored(scheme: QuantScheme) -> QuantScheme {
+    scheme.with_store(QuantStore::Native)
+}
+
+/// The same with its dimensions in another order, but for its blocks.
+pub(crate) fn permuted(scheme: QuantScheme, _axes: &[usize]) -> QuantScheme {
+    scheme
+}
+
+/// The same with so many dimensions.
+pub(crate) fn reshaped(scheme: QuantScheme, _rank: usize) -> QuantScheme {
+    scheme
 }
 
 /// What scales are held in, where there is one level of them.
@@ -221,7 +242,7 @@ pub(crate) fn from_matrix<B: Fp8Matmul, const D: usize>(
     let shape = tensor.shape();
     let named = match tensor.block() {
         None => named,
-        Some(block) if fits(block, &shape) => with_block(named, block),
+        Some(block) if fits(block, &shape) => with_block(named, D, block),
         Some([rows, columns]) => {
             return Err(Fp8Error::Invalid {
                 what: "quantized tensor",
@@ -273,8 +294,10 @@ pub(crate) fn into_matrix<B: Fp8Matmul, const D: usize>(
             return Err("it has one dimension and several scales: reshape it to rows".into());
         }
         let held = matrix.codes.expect("codes of one dimension lie row by row");
-        let view = View::<B>::Reshape(codes.shape.clone());
+        let view = View::<B>::Reshape(codes.shape);
         matrix.codes = Some(view.of_codes(held, matrix.format));
+    } else {
+        matrix = shaped::<B>(matrix, codes.shape);
     }
     Ok(Fp8Tensor::new(matrix))
 }

@@ -480,12 +480,20 @@ pub fn bad_input_is_refused<B: Fp8Matmul>() {
         ["finite", "quantize_dynamic"],
     );
     for scale in [f32::NAN, 0.0, -1.0, f32::INFINITY] {
-        let data = TensorData::quantized(vec![0i8; 4], [2, 2], schemes()[0], &[scale]);
+        let data = TensorData::quantized(vec![0i8, 0, 1, 0], [2, 2], schemes()[0], &[scale]);
         panics(
             || Tensor::<Fp8Backend<B>, 2>::from_data(data, &device),
             ["a scale of quantized data", "[2, 2]"],
         );
     }
+    // Burn's backends on GPUs write such for zeros.
+    let rows = schemes()[3];
+    let data = TensorData::quantized(vec![0i8; 64], [2, 32], rows, &[0.0, 1.0]);
+    let zeros = Tensor::<Fp8Backend<B>, 2>::from_data(data, &device);
+    assert_eq!(values(zeros.dequantize()), [0.0; 64]);
+    let data =
+        TensorData::quantized([vec![0i8; 32], vec![1; 32]].concat(), [2, 32], rows, &[1.0, 0.0]);
+    panics(|| Tensor::<Fp8Backend<B>, 2>::from_data(data, &device), ["a scale of", "is 0"]);
     type Given<B> = burn::tensor::quantization::QuantizationParameters<Fp8Backend<B>>;
     let given: Given<B> = Given { scales: tensor(&[1.0, 2.0], [2]) };
     panics(|| of_shape([4, 32]).quantize(&schemes()[0], given), ["2 scales for 1"]);

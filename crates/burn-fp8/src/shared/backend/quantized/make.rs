@@ -1,12 +1,13 @@
 //! Codes and scales of a scheme: from numbers, and from and to data.
 
-use burn_backend::quantization::{QuantScheme, QuantStore};
+use burn_backend::quantization::QuantScheme;
 use burn_backend::tensor::FloatTensor;
 use burn_backend::{DType, FloatDType, Shape, TensorData, TensorMetadata};
 use burn_fp8_core::{Overflow, Recipe};
 
 use super::QCodes;
 use super::scheme::Scheme;
+use super::view::View;
 use crate::backend::{Fp8Matmul, quantized};
 use crate::engine::portable::codes;
 use crate::engine::portable::grid::Grid;
@@ -19,9 +20,12 @@ use crate::product::Held;
 
 impl<B: Fp8Matmul> QCodes<B> {
     pub(crate) fn new(shape: Shape, scheme: QuantScheme, matrix: MatrixOf<B>) -> Self {
-        // Codes lie as they lie, one byte each, whatever was asked for.
-        let scheme = scheme.with_store(QuantStore::Native);
-        Self { shape, scheme, device: matrix.device::<B>(), held: Held::new(matrix) }
+        let (scheme, device) = (quantized::stored(scheme), matrix.device::<B>());
+        let matrix = match as_matrix(&shape) {
+            Some(sides) => shaped::<B>(matrix, Shape::new(sides)),
+            None => matrix,
+        };
+        Self { shape, scheme, device, held: Held::new(matrix) }
     }
 
     /// Quantizes with the scales of the numbers themselves: `amax / max`, of finite elements.
@@ -99,14 +103,13 @@ impl<B: Fp8Matmul> QCodes<B> {
             codes.len(),
             scales.len()
         );
-        for scale in &scales {
-            assert!(
-                scale.is_finite() && *scale > 0.0,
+        let scales = checked(&codes, scales, scheme, &matrix).unwrap_or_else(|scale| {
+            panic!(
                 "a scale of quantized data {:?} in {} is {scale}; it must be finite and positive: the data is damaged",
                 shape.as_slice(),
                 scheme.format
-            );
-        }
+            )
+        });
         let scales = scales_of::<B>(&scales, scheme.block, &matrix, device);
         let codes = codes::from_bytes::<B>(codes, matrix, scheme.format, device);
         Self::new(shape, *named, Matrix::new(codes, scales, scheme.format))
@@ -133,6 +136,34 @@ impl<B: Fp8Matmul> QCodes<B> {
         };
         reshape::<B>(numbers, self.shape.clone())
     }
+}
+
+/// Rows and columns of a shape, where it is that of one matrix.
+pub(crate) fn as_matrix(shape: &Shape) -> Option<[usize; 2]> {
+    let last = shape.num_dims().checked_sub(1)?;
+    let leading = &shape.as_slice()[..last.max(1) - 1];
+    let rows = if last == 0 { 1 } else { shape[last - 1] };
+    leading.iter().all(|size| *size == 1).then_some([rows, shape[last]])
+}
+
+/// A matrix with more or fewer leading dimensions of one.
+pub(crate) fn shaped<B: Fp8Matmul>(matrix: MatrixOf<B>, shape: Shape) -> MatrixOf<B> {
+    if matrix.shape().num_dims() == shape.num_dims() {
+        return matrix;
+    }
+    let format = matrix.format;
+    let codes = matrix.row_by_row::<B>(false);
+    let scales = match matrix.scales {
+        Scales::One(scale) => Scales::One(scale),
+        Scales::Grid { scales, block, kind } => {
+            let of = scales.shape();
+            let mut sizes = vec![1; shape.num_dims()];
+            let last = sizes.len() - 2;
+            sizes[last..].copy_from_slice(&of.as_slice()[of.num_dims() - 2..]);
+            Scales::Grid { scales: reshape::<B>(scales, Shape::from(sizes)), block, kind }
+        }
+    };
+    Matrix::new(View::<B>::Reshape(shape).of_codes(codes, format), scales, format)
 }
 
 /// A constant in f32 or narrower, as rows and columns.
@@ -168,6 +199,35 @@ fn compact<B: Fp8Matmul>(matrix: MatrixOf<B>) -> MatrixOf<B> {
     let format = matrix.format;
     let codes = matrix.codes.map(|codes| codes::compact::<B>(codes, format));
     Matrix { codes, values: None, amax: None, ..matrix }
+}
+
+/// The scales of data, or one that is none. Some backends have 0 where all elements of a block are 0, which is 1 here.
+fn checked(
+    codes: &[u8],
+    mut scales: Vec<f32>,
+    scheme: Scheme,
+    matrix: &Shape,
+) -> Result<Vec<f32>, f32> {
+    if scales.contains(&0.0) {
+        let last = matrix.num_dims() - 1;
+        let [rows, columns] = [0, 1].map(|dim| scheme.block[dim].min(matrix[last - 1 + dim]));
+        let width = matrix[last];
+        let of = |at: usize| match scheme.block {
+            WHOLE => 0,
+            _ => at / width / rows * (width / columns) + at % width / columns,
+        };
+        let mut is_zero = vec![true; scales.len()];
+        codes.iter().enumerate().for_each(|(at, code)| is_zero[of(at)] &= code & 0x7F == 0);
+        for (scale, _) in
+            scales.iter_mut().zip(is_zero).filter(|(scale, zero)| **scale == 0.0 && *zero)
+        {
+            *scale = 1.0;
+        }
+    }
+    match scales.iter().find(|scale| !scale.is_finite() || **scale <= 0.0) {
+        Some(scale) => Err(*scale),
+        None => Ok(scales),
+    }
 }
 
 fn count_of_scales(block: [usize; 2], matrix: &Shape) -> usize {

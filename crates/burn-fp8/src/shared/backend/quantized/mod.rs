@@ -35,6 +35,7 @@ use crate::backend::{Fp8Backend, Fp8Matmul};
 use crate::engine::MatrixOf;
 use crate::product::Held;
 
+pub(crate) use make::shaped;
 pub(crate) use ops::{
     OnCodes, q_cat, q_from_data, q_into_data, q_is_require_grad, q_matmul, quantize,
     quantize_dynamic, tr_execute,
@@ -55,7 +56,7 @@ pub struct QCodes<B: BackendTypes> {
     pub(crate) shape: Shape,
     pub(crate) scheme: QuantScheme,
     pub(crate) device: B::Device,
-    /// `[…, R, C]`; of one dimension, `[1, C]`.
+    /// `[…, R, C]`; `[R, C]` where it is one matrix, such as `[1, C]` of one dimension.
     pub(crate) held: Held<B>,
 }
 

@@ -91,6 +91,10 @@ impl<B: Fp8Matmul> QTensorOps<Fp8Backend<B>> for OnCodes<B> {
         view(tensor, View::Select(dim, indices))
     }
 
+    fn q_gather(dim: usize, tensor: Fp8QTensor<B>, indices: IntTensor<B>) -> Fp8QTensor<B> {
+        view(tensor, View::Gather(dim, indices))
+    }
+
     fn q_slice(tensor: Fp8QTensor<B>, slices: &[Slice]) -> Fp8QTensor<B> {
         view(tensor, View::Slice(slices))
     }
@@ -112,12 +116,12 @@ fn fp8<B: Fp8Matmul>(tensor: Fp8QTensor<B>) -> QCodes<B> {
 }
 
 fn view<B: Fp8Matmul>(tensor: Fp8QTensor<B>, view: View<'_, B>) -> Fp8QTensor<B> {
-    Fp8QTensor::Fp8(fp8(tensor).view(view))
+    fp8(tensor).view(view)
 }
 
 pub(crate) fn q_from_data<B: Fp8Matmul>(data: TensorData, device: &Device<B>) -> Fp8QTensor<B> {
     match quantized::scheme(&data) {
-        Some(named) if let Some(scheme) = Scheme::of(&named) => {
+        Some(named) if let Some(scheme) = Scheme::of(&named, quantized::sizes(&data).len()) => {
             Fp8QTensor::Fp8(QCodes::from_data(data, &named, scheme, device))
         }
         _ => B::q_from_data(data, device).own(),
@@ -129,7 +133,7 @@ pub(crate) fn quantize<B: Fp8Matmul>(
     scheme: &QuantScheme,
     qparams: QuantizationParametersPrimitive<Fp8Backend<B>>,
 ) -> Fp8QTensor<B> {
-    match Scheme::of(scheme) {
+    match Scheme::of(scheme, tensor.shape().num_dims()) {
         Some(of_fp8) => Fp8QTensor::Fp8(QCodes::given(tensor, scheme, of_fp8, qparams.scales)),
         None => B::quantize(tensor, scheme, qparams.rewrap()).own(),
     }
@@ -139,7 +143,7 @@ pub(crate) fn quantize_dynamic<B: Fp8Matmul>(
     tensor: FloatTensor<B>,
     scheme: &QuantScheme,
 ) -> Fp8QTensor<B> {
-    match Scheme::of(scheme) {
+    match Scheme::of(scheme, tensor.shape().num_dims()) {
         Some(of_fp8) => Fp8QTensor::Fp8(QCodes::dynamic(tensor, scheme, of_fp8)),
         None => B::quantize_dynamic(tensor, scheme).own(),
     }
@@ -242,7 +246,9 @@ fn of_left_codes<B: Fp8Matmul>(
     input: InputNumbers,
 ) -> FloatTensor<B> {
     let rank = weight.shape.num_dims();
-    let weight = weight.view(View::Swap(rank - 2, rank - 1));
+    let Fp8QTensor::Fp8(weight) = weight.view(View::Swap(rank - 2, rank - 1)) else {
+        unreachable!("no block is torn apart")
+    };
     B::float_transpose(by_codes(B::float_transpose(x), input, weight))
 }
 
@@ -255,13 +261,6 @@ fn by_codes<B: Fp8Matmul>(
     let (kind, rank) = (ProductKind::Matmul, weight.shape.num_dims());
     if weight.shape[..rank - 2].iter().all(|size| *size == 1) {
         // One matrix, which batch and rows of the input are multiplied by.
-        let weight = match rank {
-            2 => weight,
-            _ => {
-                let matrix = Shape::new([weight.shape[rank - 2], weight.shape[rank - 1]]);
-                weight.view(View::Reshape(matrix))
-            }
-        };
         return frozen_layer::by_quantized::<B>(kind, (x, input), weight.held, None);
     }
     let gemm = fitting_gemm(&[x.shape(), weight.shape.clone()]);

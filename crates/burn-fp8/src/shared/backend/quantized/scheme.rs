@@ -17,11 +17,11 @@ pub(crate) struct Scheme {
 }
 
 impl Scheme {
-    /// What Burn's scheme says, where its values are FP8.
+    /// What Burn's scheme says of a tensor of this rank, where its values are FP8, and this crate holds such.
     ///
     /// # Panics
-    /// Where blocks span more than the last two dimensions, scales are UE4M3, or there are two levels of them.
-    pub(crate) fn of(scheme: &QuantScheme) -> Option<Self> {
+    /// Where it holds none, and the backend inside would compute something else.
+    pub(crate) fn of(scheme: &QuantScheme, rank: usize) -> Option<Self> {
         let format = match scheme.value {
             QuantValue::E4M3 => Fp8Format::E4M3,
             QuantValue::E5M2 => Fp8Format::E5M2,
@@ -31,28 +31,38 @@ impl Scheme {
         if scheme.mode != QuantMode::Symmetric {
             return None;
         }
+        match Self::new(format, scheme, rank) {
+            Ok(scheme) => Some(scheme),
+            Err(_) if quantized::INSIDE_IS_RIGHT => None,
+            Err(reason) => panic!("{scheme:?}: {reason}"),
+        }
+    }
+
+    fn new(format: Fp8Format, scheme: &QuantScheme, rank: usize) -> Result<Self, &'static str> {
         let block = match quantized::block(scheme) {
             None => WHOLE,
             Some(size) => {
-                let sizes = size.as_slice();
-                let (leading, last) = sizes.split_at(sizes.len().saturating_sub(2));
-                assert!(
-                    leading.iter().all(|size| *size == 1) && sizes.iter().all(|size| *size > 0),
-                    "{scheme:?}: blocks of FP8 have elements, in the last two dimensions alone, as [1, 32] and [128, 128]"
-                );
+                let sizes: Vec<_> = size.to_dim_vec(rank).into_iter().map(usize::from).collect();
+                let (leading, last) = sizes.split_at(rank.saturating_sub(2));
+                let is_cut = rank > 1 && size.as_slice().len() > rank;
+                if is_cut || leading.iter().any(|size| *size != 1) || sizes.contains(&0) {
+                    return Err(
+                        "blocks of FP8 have elements, in the last two dimensions alone, as [1, 32] and [128, 128]",
+                    );
+                }
                 match *last {
-                    [rows, columns] => [rows.into(), columns.into()],
-                    [columns] => [1, columns.into()],
+                    [rows, columns] => [rows, columns],
+                    [columns] => [1, columns],
                     _ => WHOLE,
                 }
             }
         };
-        let scales = quantized::scale_type(scheme);
-        assert!(
-            scales.is_some_and(|scales| scales != ScaleType::UE4M3),
-            "{scheme:?}: scales of FP8 values are F32, BF16, F16 or UE8M0 (MXFP8), for the tensor or for its blocks, not for both"
-        );
-        Some(Self { format, block, scales: scales? })
+        match quantized::scale_type(scheme) {
+            Some(scales) if scales != ScaleType::UE4M3 => Ok(Self { format, block, scales }),
+            _ => Err(
+                "scales of FP8 values are F32, BF16, F16 or UE8M0 (MXFP8), for the tensor or for its blocks, not for both",
+            ),
+        }
     }
 
     /// Whether blocks divide a tensor.
@@ -96,8 +106,9 @@ impl Scheme {
         assert!(
             given >= 0.0 && given.is_finite(),
             "a scale of {} values is {given}; it must be finite and not negative. A tensor with NaN or infinities has such a one where Burn computes \
-             it: quantize_dynamic takes the largest finite magnitude",
-            self.format
+             it{}",
+            self.format,
+            quantized::OF_FINITE
         );
         match self.scales {
             ScaleType::UE8M0 => e8m0::round_up(given),
@@ -117,8 +128,12 @@ fn in_rows(shape: &Shape) -> Shape {
     Shape::from(sizes)
 }
 
-/// The scheme of a tensor whose blocks have this size now.
-pub(crate) fn with_block(scheme: QuantScheme, [rows, columns]: [usize; 2]) -> QuantScheme {
+/// The scheme of a tensor of this rank whose blocks have this size now. Where it says so already it keeps its words.
+pub(crate) fn with_block(scheme: QuantScheme, rank: usize, now: [usize; 2]) -> QuantScheme {
+    let [rows, columns] = now;
+    if Scheme::of(&scheme, rank).is_some_and(|scheme| scheme.block == now) {
+        return scheme;
+    }
     let size = |size: usize| u8::try_from(size).expect("a block is of one of Burn's schemes");
     quantized::by_blocks(scheme, BlockSize::new([size(rows), size(columns)]))
 }

@@ -1,12 +1,14 @@
 //! The same codes in another shape or order.
 
-use burn_backend::tensor::{FloatTensor, IntTensor};
-use burn_backend::{Shape, Slice, TensorMetadata};
+use burn_backend::quantization::QuantScheme;
+use burn_backend::tensor::{FloatTensor, IntTensor, QuantizedTensor};
+use burn_backend::{DType, Shape, Slice, TensorMetadata, try_read_sync};
 use burn_fp8_core::Fp8Format;
 
-use super::QCodes;
+use super::make::as_matrix;
 use super::scheme::{Scheme, with_block};
-use crate::backend::Fp8Matmul;
+use super::{Fp8QTensor, QCodes};
+use crate::backend::{Fp8Matmul, quantized};
 use crate::engine::portable::codes;
 use crate::engine::tensor::reshape;
 use crate::engine::{Codes, Matrix, Request, Scales, Wanted};
@@ -22,6 +24,7 @@ pub(crate) enum View<'a, B: Fp8Matmul> {
     Flip(&'a [usize]),
     Expand(Shape),
     Select(usize, IntTensor<B>),
+    Gather(usize, IntTensor<B>),
     Slice(&'a [Slice]),
 }
 
@@ -34,6 +37,7 @@ impl<B: Fp8Matmul> View<'_, B> {
             Self::Flip(axes) => B::int_flip(x, axes),
             Self::Expand(shape) => B::int_expand(x, shape.clone()),
             Self::Select(dim, indices) => B::int_select(x, *dim, indices.clone()),
+            Self::Gather(dim, indices) => B::int_gather(*dim, x, indices.clone()),
             Self::Slice(slices) => B::int_slice(x, slices),
         }
     }
@@ -46,7 +50,35 @@ impl<B: Fp8Matmul> View<'_, B> {
             Self::Flip(axes) => B::float_flip(x, axes),
             Self::Expand(shape) => B::float_expand(x, shape.clone()),
             Self::Select(dim, indices) => B::float_select(x, *dim, indices.clone()),
+            Self::Gather(dim, indices) => B::float_gather(*dim, x, indices.clone()),
             Self::Slice(slices) => B::float_slice(x, slices),
+        }
+    }
+
+    fn of_quantized(&self, x: QuantizedTensor<B>) -> QuantizedTensor<B> {
+        match self {
+            Self::Reshape(shape) => B::q_reshape(x, shape.clone()),
+            Self::Swap(a, b) => B::q_swap_dims(x, *a, *b),
+            Self::Permute(axes) => B::q_permute(x, axes),
+            Self::Flip(axes) => B::q_flip(x, axes),
+            Self::Expand(shape) => B::q_expand(x, shape.clone()),
+            Self::Select(dim, indices) => B::q_select(x, *dim, indices.clone()),
+            Self::Gather(dim, indices) => B::q_gather(*dim, x, indices.clone()),
+            Self::Slice(slices) => B::q_slice(x, slices),
+        }
+    }
+
+    /// What Burn calls a scheme then, but for blocks.
+    fn of_scheme(&self, scheme: QuantScheme, rank: usize) -> QuantScheme {
+        match self {
+            Self::Swap(a, b) => {
+                let mut axes: Vec<usize> = (0..rank).collect();
+                axes.swap(*a, *b);
+                quantized::permuted(scheme, &axes)
+            }
+            Self::Permute(axes) => quantized::permuted(scheme, axes),
+            Self::Reshape(shape) => quantized::reshaped(scheme, shape.num_dims()),
+            _ => scheme,
         }
     }
 
@@ -133,7 +165,7 @@ impl<B: Fp8Matmul> View<'_, B> {
                 let sizes = target.iter().zip(&moved).map(|(dim, size)| dim / size);
                 reshape::<B>(scales, sizes.collect())
             }
-            Self::Select(..) => return None,
+            Self::Select(..) | Self::Gather(..) => return None,
         };
         let at_the_end = moved[..moved.len().saturating_sub(2)].iter().all(|size| *size == 1);
         at_the_end.then_some((scales, moved))
@@ -141,48 +173,58 @@ impl<B: Fp8Matmul> View<'_, B> {
 }
 
 impl<B: Fp8Matmul> QCodes<B> {
-    /// Moves codes, and scales of blocks with them. Where a block would be torn apart the numbers are quantized again, as Burn's backends do.
-    pub(super) fn view(self, view: View<'_, B>) -> Self {
-        let matrix = self.matrix();
+    /// Moves codes, and scales of blocks with them.
+    pub(super) fn view(self, view: View<'_, B>) -> Fp8QTensor<B> {
         let rank = self.shape.num_dims();
+        let named = view.of_scheme(self.scheme, rank);
+        let sides = as_matrix(&self.shape);
+        if let View::Reshape(target) = &view
+            && sides.is_some()
+            && sides == as_matrix(target)
+        {
+            let block = Scheme::of(&self.scheme, rank).map(|scheme| scheme.block);
+            if Scheme::of(&named, target.num_dims()).map(|scheme| scheme.block) == block {
+                // The same rows and columns: what a product has moved stays where it is.
+                return Fp8QTensor::Fp8(Self { shape: target.clone(), scheme: named, ..self });
+            }
+        }
+        let matrix = self.matrix();
         let swaps = match view {
-            View::Swap(a, b) => a != b,
+            View::Swap(a, b) => a != b && a.min(b) + 2 == rank,
             View::Permute(axes) => axes == [1, 0],
             _ => false,
         };
-        if rank == 2 && swaps {
-            let [rows, columns] = self.shape.dims();
+        if swaps && sides.is_some() {
+            let mut shape = self.shape;
+            shape.swap(rank - 2, rank - 1);
             let scheme = match matrix.scales.block() {
-                [usize::MAX, usize::MAX] => self.scheme,
-                [rows, columns] => with_block(self.scheme, [columns, rows]),
+                [usize::MAX, usize::MAX] => named,
+                [rows, columns] => with_block(named, rank, [columns, rows]),
             };
-            return Self::new(Shape::new([columns, rows]), scheme, matrix.transpose::<B>());
+            return Fp8QTensor::Fp8(Self::new(shape, scheme, matrix.transpose::<B>()));
         }
-        let as_is = |codes| match rank {
-            1 => View::<B>::Reshape(self.shape.clone()).of_codes(codes, matrix.format),
-            _ => codes,
+        let as_is = |codes: CodesOf<B>| match codes.shape() == self.shape {
+            true => codes,
+            false => View::<B>::Reshape(self.shape.clone()).of_codes(codes, matrix.format),
         };
         let (scales, scheme) = match matrix.scales.clone() {
-            Scales::One(scale) => (Scales::One(scale), self.scheme),
+            Scales::One(scale) => (Scales::One(scale), named),
             Scales::Grid { scales, block, kind } => {
                 let mut size = vec![1; rank];
                 size[rank - 1] = block[1];
-                let mut scales = scales;
-                match rank {
-                    1 => scales = reshape::<B>(scales, Shape::new([self.shape[0] / block[1]])),
-                    _ => size[rank - 2] = block[0],
+                if rank > 1 {
+                    size[rank - 2] = block[0];
                 }
+                let grid = self.shape.iter().zip(&size).map(|(dim, size)| dim / size);
+                let scales = reshape::<B>(scales, grid.collect());
                 match view.of_scales(scales, &self.shape, &size) {
                     Some((scales, size)) => {
                         let (rank, scales) = (size.len(), in_rows::<B>(scales));
                         let now = [rank.checked_sub(2).map_or(1, |at| size[at]), size[rank - 1]];
-                        let scheme = match now == block {
-                            true => self.scheme,
-                            false => with_block(self.scheme, now),
-                        };
+                        let scheme = with_block(named, rank, now);
                         (Scales::Grid { scales, block: now, kind }, scheme)
                     }
-                    None => return self.requantized(&view),
+                    None => return self.torn(&view),
                 }
             }
         };
@@ -192,13 +234,28 @@ impl<B: Fp8Matmul> QCodes<B> {
             1 => View::<B>::Reshape(Shape::new([1, shape[0]])).of_codes(codes, matrix.format),
             _ => codes,
         };
-        Self::new(shape, scheme, Matrix::new(codes, scales, matrix.format))
+        Fp8QTensor::Fp8(Self::new(shape, scheme, Matrix::new(codes, scales, matrix.format)))
     }
 
+    /// A view that tears blocks apart: that of the backend inside where it is right, else the numbers are quantized again, as Burn's backends do.
+    ///
     /// # Panics
     /// Where no blocks of the scheme fit any more.
-    fn requantized(&self, view: &View<'_, B>) -> Self {
-        let scheme = Scheme::of(&self.scheme).expect("a scheme of FP8");
+    fn torn(self, view: &View<'_, B>) -> Fp8QTensor<B> {
+        if quantized::INSIDE_IS_RIGHT {
+            let device = self.device.clone();
+            let moved = view.of_quantized(B::q_from_data(self.into_data(), &device));
+            let DType::QFloat(scheme) = moved.dtype() else { unreachable!("it is quantized") };
+            let Some(of_fp8) = Scheme::of(&scheme, moved.shape().num_dims()) else {
+                return Fp8QTensor::Other(moved);
+            };
+            let data = try_read_sync(B::q_into_data(moved))
+                .expect("a view is read where blocking on the device is possible")
+                .expect("a tensor can be read from its device");
+            return Fp8QTensor::Fp8(Self::from_data(data, &scheme, of_fp8, &device));
+        }
+        let rank = self.shape.num_dims();
+        let scheme = Scheme::of(&self.scheme, rank).expect("a scheme of FP8");
         let moved = view.of_floats(self.numbers());
         let [rows, columns] = scheme.block;
         assert!(
@@ -207,7 +264,7 @@ impl<B: Fp8Matmul> QCodes<B> {
             moved.shape().as_slice(),
             self.shape.as_slice()
         );
-        Self::dynamic(moved, &self.scheme, scheme)
+        Fp8QTensor::Fp8(Self::dynamic(moved, &self.scheme, scheme))
     }
 }
 
