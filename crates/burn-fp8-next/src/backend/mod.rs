@@ -1,4 +1,5 @@
-//! The backend decorator of burn-fp8, as the server of a [`device`](crate::device) runs it: only plain products reach it, since Autodiff lies on the client.
+//! The backend decorator of burn-fp8, as the server of a [`device`](crate::device) runs it. Of float tensors only plain products reach it, since Autodiff lies on the
+//! client; quantized ones come as they are.
 //!
 //! `delegate` forwards every method of Burn's backend traits to `B`; it is generated. `convert`, `fp8` and `common` are files of burn-fp8.
 

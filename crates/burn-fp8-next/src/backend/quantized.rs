@@ -41,7 +41,7 @@ impl<B: BackendTypes> TensorMetadata for Fp8QTensor<B> {
     }
 }
 
-/// The numbers. (Burn's `linear` multiplies by a quantized weight as it is: nobody asks for those of one that is multiplied.)
+/// The numbers. (Burn's `linear` multiplies by a quantized weight as it is, but where gradients are asked for.)
 pub(crate) fn dequantize<B: Fp8Matmul>(tensor: Fp8QTensor<B>, dtype: FloatDType) -> FloatTensor<B> {
     OnCodes::<B>::dequantize(tensor, dtype)
 }

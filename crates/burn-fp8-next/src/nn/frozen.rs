@@ -26,7 +26,8 @@ const FORMAT: Fp8Format = Fp8Format::E4M3;
 
 /// A linear layer for inference: the weight in E4M3, one byte an element, with one scale, a scale for each output, or one for each block.
 ///
-/// It is made [from a weight](Self::from_weight), [from a layer of a checkpoint](Self::from_checkpoint), or [from its codes](Self::from_published).
+/// It is made [from a weight](Self::from_weight), [from a layer of a checkpoint](Self::from_checkpoint), or [from its codes](Self::from_published);
+/// on Burn 0.23 also from one of Burn's layers that is quantized (`from_quantized`).
 /// `forward` quantizes its input to E4M3 as its [`ActivationScale`] says, multiplies it with the codes, applies both scales and adds the bias. It appears
 /// once in a [`trace`](crate::trace()), is not subject to the filter, and runs in high precision inside [`high_precision`](crate::high_precision).
 ///

@@ -197,7 +197,7 @@ fn codes_of<B: Graph>(
     Some(found)
 }
 
-/// Whether Burn has dequantized an operand for this product: FP8 would round it a second time. Burn does so for linear layers; plain products of
+/// Whether Burn 0.21 has dequantized an operand for this product: FP8 would round it a second time. Burn does so for linear layers; plain products of
 /// quantized tensors do not come here.
 fn is_quantized<B: Graph>(kind: ProductKind, operands: [&FloatTensor<B>; 2]) -> bool {
     let dequantized = DEQUANTIZED.take();
