@@ -11,8 +11,8 @@ pub(crate) const BLOCKS_HAVE_ROWS: bool = true;
 /// Whether Flex computes with FP8 as its schemes say: those of which this crate holds no tensors go there.
 pub(crate) const INSIDE_IS_RIGHT: bool = cfg!(feature = "burn-0-23");
 
-/// What computes scales of finite elements alone.
-pub(crate) const OF_FINITE: &str = "";
+/// Whether `quantize_dynamic` comes here, which takes the largest finite magnitude. Burn's clients measure by themselves.
+pub(crate) const MEASURES_HERE: bool = false;
 
 /// The elements that share a scale; without, all do.
 pub(crate) fn block(scheme: &QuantScheme) -> Option<BlockSize> {

@@ -43,6 +43,7 @@ on_wgpu!([
     operations_between_are_those_of_the_numbers,
     products_are_those_of_the_numbers,
     records_hold_one_byte_an_element,
+    other_ranks_hold_the_same,
     bad_input_is_refused,
     codes_and_scales_are_exact,
     products_and_gradients_match,

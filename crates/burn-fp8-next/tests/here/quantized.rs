@@ -157,7 +157,45 @@ fn other_shapes_are_those_of_flex() {
     }
 }
 
-/// Burn's backends on GPUs write such; Flex does not.
+/// Of finite elements: Flex would take those that are not into account, and lose the others.
+#[test]
+fn scales_are_those_of_finite_elements() {
+    for scheme in schemes() {
+        let mut x = smooth([32, 64], 3);
+        [x[5], x[700], x[1500]] = [f32::INFINITY, f32::NAN, f32::NEG_INFINITY];
+        let q = tensor(&x, [32, 64], &device::flex()).quantize_dynamic(&scheme);
+        let numbers = values(q.dequantize());
+        let step = if format_of(scheme) == Fp8Format::E5M2 { 0.125 } else { 0.0625 };
+        for (at, (x, found)) in x.iter().zip(&numbers).enumerate() {
+            match x.is_finite() {
+                true => assert!((x - found).abs() <= step * x.abs() + 2e-3, "{at} {scheme:?}"),
+                false => assert!(!found.is_finite(), "{at} {scheme:?}"),
+            }
+        }
+    }
+}
+
+/// Blocks at the ends of rows and columns are cut off, and a row is in blocks of columns.
+#[test]
+fn what_is_not_held_is_flexs() {
+    let native = QuantScheme::default().with_value(QuantValue::E4M3);
+    let native = native.with_store(QuantStore::Native);
+    let scheme = native.per_block([16, 16], ScaleDtype::F32);
+    let codes: Vec<i8> = (0..20 * 40).map(|i| (i % 100) as i8).collect();
+    let scales = [0.5, 1.0, 2.0, 0.25, 3.0, 4.0];
+    let [ours, burns] = [device::flex(), Device::flex()].map(|device| {
+        let data = TensorData::quantized(codes.clone(), [20, 40], scheme, &scales, None);
+        let q = Tensor::<2>::from_data(data, &device);
+        let row = tensor(&smooth([256], 3), [256], &device).quantize_dynamic(&scheme);
+        let square = row.clone().reshape([16, 16]);
+        let rows = row.slice([0..64]).expand([16, 64]);
+        assert_eq!(square.clone().into_data().dtype(), square.dtype());
+        assert_eq!(rows.clone().into_data().dtype(), rows.dtype());
+        [q, square, rows].map(|q| bits(&values(q.dequantize())))
+    });
+    assert_same(ours, burns, scheme);
+}
+
 #[test]
 fn a_scale_of_zero_is_one_of_zeros() {
     let scheme = QuantScheme::default().with_value(QuantValue::E4M3);

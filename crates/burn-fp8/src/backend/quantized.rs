@@ -16,9 +16,9 @@ pub use super::common::quantized::{Fp8QTensor, QCodes};
 use super::common::quantized::{OnCodes, View, shaped, with_block};
 use super::{Fp8Backend, Fp8Matmul};
 use crate::Fp8Error;
-use crate::engine::Scales;
 #[cfg(feature = "flex")]
 use crate::engine::tensor::read_as;
+use crate::engine::{Matrix, Scales};
 #[cfg(feature = "flex")]
 use crate::host;
 use crate::product::{Known, route};
@@ -32,14 +32,15 @@ pub(crate) const BLOCKS_HAVE_ROWS: bool = false;
 /// Whether the backend inside computes with FP8 as its schemes say: those of which this crate holds no tensors go there.
 pub(crate) const INSIDE_IS_RIGHT: bool = false;
 
-/// What computes scales of finite elements alone.
-pub(crate) const OF_FINITE: &str = ": quantize_dynamic takes the largest finite magnitude";
+/// Whether `quantize_dynamic` comes here, which takes the largest finite magnitude.
+pub(crate) const MEASURES_HERE: bool = true;
 
 /// The elements that share a scale; without, all do.
 pub(crate) fn block(scheme: &QuantScheme) -> Option<BlockSize> {
     match scheme.level {
         QuantLevel::Tensor => None,
-        QuantLevel::Block(size) => Some(size),
+        // Leading ones count for nothing.
+        QuantLevel::Block(size) => Some(BlockSize::new_trim(size.as_slice())),
     }
 }
 
@@ -293,9 +294,9 @@ pub(crate) fn into_matrix<B: Fp8Matmul, const D: usize>(
         if let Scales::Grid { .. } = matrix.scales {
             return Err("it has one dimension and several scales: reshape it to rows".into());
         }
-        let held = matrix.codes.expect("codes of one dimension lie row by row");
         let view = View::<B>::Reshape(codes.shape);
-        matrix.codes = Some(view.of_codes(held, matrix.format));
+        let held = view.of_codes(matrix.row_by_row::<B>(false), matrix.format);
+        matrix = Matrix::new(held, matrix.scales, matrix.format);
     } else {
         matrix = shaped::<B>(matrix, codes.shape);
     }

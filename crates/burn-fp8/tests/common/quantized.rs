@@ -455,6 +455,55 @@ pub fn records_hold_one_byte_an_element<B: Fp8Matmul>() {
     assert!(small < large * 3 / 10, "{small} of {large} bytes");
 }
 
+/// One dimension, leading ones, and blocks that are written with them.
+pub fn other_ranks_hold_the_same<B: Fp8Matmul>() {
+    let device = Default::default();
+    let x = Random(5).spread(64 * 96);
+    let matrix = || tensor::<Fp8Backend<B>, 2>(&x, [64, 96]);
+    for block in [&[1u8, 32][..], &[1, 1, 32], &[32]] {
+        let level = QuantLevel::Block(BlockSize::new(block));
+        let scheme = of(QuantValue::E4M3, level, QuantParam::F32);
+        let q = matrix().quantize_dynamic(&scheme);
+        let expected = values(q.clone().dequantize());
+        let check = |numbers: Vec<f32>| assert_same(&numbers, &expected, &format!("{block:?}"));
+        let row = q.clone().reshape([64 * 96]);
+        let (codes, scales) = parts(row.clone());
+        assert_eq!((codes.len(), scales.len()), (64 * 96, 2 * 96));
+        let read = Tensor::<Fp8Backend<B>, 1>::from_data(row.into_data(), &device);
+        check(values(read.clone().dequantize()));
+        check(values(read.reshape([64, 96]).dequantize()));
+        let one = matrix().reshape([64 * 96]).quantize_dynamic(&scheme);
+        assert_eq!(parts(one.clone()), (codes, scales));
+        // A matrix of several, and back.
+        let three = matrix().reshape([2, 32, 96]).quantize_dynamic(&scheme);
+        check(values(three.clone().reshape([64, 96]).dequantize()));
+        let one_of_one = matrix().reshape([1, 64, 96]).quantize_dynamic(&scheme);
+        check(values(one_of_one.clone().reshape([64, 96]).dequantize()));
+        let held = Fp8Tensor::from_quantized(one_of_one.clone()).expect("E4M3");
+        check(values(held.dequantize()));
+        check(values(held.into_quantized().expect("blocks of 32").dequantize()));
+        let turned = one_of_one.swap_dims(1, 2);
+        assert_eq!(turned.dims(), [1, 96, 64]);
+        let expected = transpose(&expected, [64, 96]);
+        assert_same(&values(turned.dequantize()), &expected, "transposed");
+    }
+    // A product lays out the codes that a tensor of one dimension shares.
+    let column = tensor::<Fp8Backend<B>, 1>(&x[..64], [64]).quantize_dynamic(&schemes()[0]);
+    let numbers = values(column.clone().dequantize());
+    let y = matrix().transpose().slice([0..3, 0..64]).matmul(column.clone().reshape([64, 1]));
+    assert_eq!(y.dims(), [3, 1]);
+    let held = Fp8Tensor::from_quantized(column).expect("one scale");
+    assert_same(&values(held.dequantize()), &numbers, "a column");
+    // Both of one matrix each, in three dimensions as in two.
+    let [a, b] = [[64, 96], [96, 64]].map(|shape| tensor::<Fp8Backend<B>, 2>(&x, shape));
+    let [a, b] = [a, b].map(|x| x.quantize_dynamic(&schemes()[0]));
+    let expected = values(a.clone().matmul(b.clone()));
+    let [a, b] = [a.reshape([1, 64, 96]), b.reshape([1, 96, 64])];
+    let y = a.matmul(b);
+    assert_eq!(y.dims(), [1, 64, 64]);
+    assert_same(&values(y), &expected, "one matrix by one");
+}
+
 pub fn bad_input_is_refused<B: Fp8Matmul>() {
     let device = Default::default();
     let of_shape = |shape: [usize; 2]| Tensor::<Fp8Backend<B>, 2>::ones(shape, &device);
@@ -486,7 +535,6 @@ pub fn bad_input_is_refused<B: Fp8Matmul>() {
             ["a scale of quantized data", "[2, 2]"],
         );
     }
-    // Burn's backends on GPUs write such for zeros.
     let rows = schemes()[3];
     let data = TensorData::quantized(vec![0i8; 64], [2, 32], rows, &[0.0, 1.0]);
     let zeros = Tensor::<Fp8Backend<B>, 2>::from_data(data, &device);

@@ -17,6 +17,7 @@ tests_on_cpu!([
     operations_between_are_those_of_the_numbers,
     products_are_those_of_the_numbers,
     records_hold_one_byte_an_element,
+    other_ranks_hold_the_same,
     bad_input_is_refused,
 ]);
 

@@ -45,10 +45,7 @@ impl<B: Fp8Matmul> QCodes<B> {
         let matrix = match scheme.recipe() {
             Some(recipe) => by(recipe),
             None => {
-                let scales = match by(Recipe::current()).scales {
-                    Scales::One(scale) => vec![scale.read::<B>()],
-                    Scales::Grid { scales, .. } => read::<B>(scales),
-                };
+                let scales = numbers_of::<B>(by(Recipe::current()).scales);
                 with_scales::<B>(x, scheme, &scales)
             }
         };
@@ -72,6 +69,11 @@ impl<B: Fp8Matmul> QCodes<B> {
             return Self::empty(shape, named, scheme, &host::float_device::<B>(&x));
         }
         let scales = read::<B>(B::float_cast(scales, FloatDType::F32));
+        if !quantized::MEASURES_HERE && scales.iter().any(|scale| !scale.is_finite()) {
+            // Burn measured elements that are not finite, too.
+            let Self { held, .. } = Self::dynamic(x, named, scheme);
+            return Self::new(shape, *named, held.get());
+        }
         Self::new(shape, *named, with_scales::<B>(x, scheme, &scales))
     }
 
@@ -119,10 +121,7 @@ impl<B: Fp8Matmul> QCodes<B> {
     pub(super) fn into_data(self) -> TensorData {
         let matrix = self.matrix();
         let codes = codes::into_bytes::<B>(matrix.row_by_row::<B>(false), matrix.format);
-        let scales = match matrix.scales {
-            Scales::One(scale) => vec![scale.read::<B>()],
-            Scales::Grid { scales, .. } => read::<B>(scales),
-        };
+        let scales = numbers_of::<B>(matrix.scales);
         let codes: Vec<i8> = codes.into_iter().map(u8::cast_signed).collect();
         quantized::data(codes, self.shape, self.scheme, &scales)
     }
@@ -194,6 +193,13 @@ fn with_scales<B: Fp8Matmul>(x: FloatTensor<B>, scheme: Scheme, scales: &[f32]) 
     Matrix { scales, ..compact::<B>(matrix) }
 }
 
+fn numbers_of<B: Fp8Matmul>(scales: Scales<FloatTensor<B>>) -> Vec<f32> {
+    match scales {
+        Scales::One(scale) => vec![scale.read::<B>()],
+        Scales::Grid { scales, .. } => read::<B>(scales),
+    }
+}
+
 /// As small as the device holds codes.
 fn compact<B: Fp8Matmul>(matrix: MatrixOf<B>) -> MatrixOf<B> {
     let format = matrix.format;
@@ -201,7 +207,7 @@ fn compact<B: Fp8Matmul>(matrix: MatrixOf<B>) -> MatrixOf<B> {
     Matrix { codes, values: None, amax: None, ..matrix }
 }
 
-/// The scales of data, or one that is none. Some backends have 0 where all elements of a block are 0, which is 1 here.
+/// The scales of data, or one that is none. One of 0 is 1 here where all codes of its block are 0.
 fn checked(
     codes: &[u8],
     mut scales: Vec<f32>,

@@ -1,7 +1,8 @@
 //! Burn's quantized tensors, where they hold FP8.
 //!
 //! A [`QuantScheme`] whose values are E4M3 or E5M2 gets the codes and scales of this crate, whatever the configuration says: Burn 0.21 and 0.22 on Flex round such
-//! values to integers, and NdArray refuses them. Tensors of other schemes are those of the backend inside, and go to it.
+//! values to integers, and NdArray refuses them. Tensors of other schemes are those of the backend inside, and go to it; where that is right about FP8, as Burn
+//! 0.23's Flex is, so do those that this crate does not hold: scales of scales, and blocks that do not divide a tensor or span more than its last two dimensions.
 //!
 //! `scheme` reads what a scheme says, in the words of the crate's version of Burn, `crate::backend::quantized`. `make` quantizes, and reads and writes data. `view`
 //! moves codes and scales. `ops` is what Burn's traits ask for: what it does not do itself are Burn's defaults, which dequantize.
@@ -45,7 +46,7 @@ pub(crate) use view::View;
 
 /// A quantized tensor of [`Fp8Backend<B>`].
 pub enum Fp8QTensor<B: BackendTypes> {
-    /// Of a scheme whose values are E4M3 or E5M2.
+    /// Of a scheme whose values are E4M3 or E5M2, in this crate's form.
     Fp8(QCodes<B>),
     /// Of another one.
     Other(B::QuantizedTensorPrimitive),

@@ -11,12 +11,14 @@ use burn_backend::{
 };
 use burn_fp8_core::{GemmRole, ProductKind};
 
+use super::make::as_matrix;
 use super::scheme::Scheme;
 use super::view::View;
 use super::{Fp8QTensor, Own, QCodes, is_fp8, other};
 use crate::backend::convert::Rewrap;
 use crate::backend::{Fp8Backend, Fp8Matmul, quantized};
 use crate::engine::nothing;
+use crate::engine::tensor::reshape;
 use crate::product::frozen_layer::{self, InputNumbers};
 use crate::product::plan::{fitting_gemm, product_shape};
 use crate::product::route;
@@ -121,7 +123,7 @@ fn view<B: Fp8Matmul>(tensor: Fp8QTensor<B>, view: View<'_, B>) -> Fp8QTensor<B>
 
 pub(crate) fn q_from_data<B: Fp8Matmul>(data: TensorData, device: &Device<B>) -> Fp8QTensor<B> {
     match quantized::scheme(&data) {
-        Some(named) if let Some(scheme) = Scheme::of(&named, quantized::sizes(&data).len()) => {
+        Some(named) if let Some(scheme) = Scheme::of(&named, quantized::sizes(&data)) => {
             Fp8QTensor::Fp8(QCodes::from_data(data, &named, scheme, device))
         }
         _ => B::q_from_data(data, device).own(),
@@ -133,7 +135,7 @@ pub(crate) fn quantize<B: Fp8Matmul>(
     scheme: &QuantScheme,
     qparams: QuantizationParametersPrimitive<Fp8Backend<B>>,
 ) -> Fp8QTensor<B> {
-    match Scheme::of(scheme, tensor.shape().num_dims()) {
+    match Scheme::of(scheme, &tensor.shape()) {
         Some(of_fp8) => Fp8QTensor::Fp8(QCodes::given(tensor, scheme, of_fp8, qparams.scales)),
         None => B::quantize(tensor, scheme, qparams.rewrap()).own(),
     }
@@ -143,7 +145,7 @@ pub(crate) fn quantize_dynamic<B: Fp8Matmul>(
     tensor: FloatTensor<B>,
     scheme: &QuantScheme,
 ) -> Fp8QTensor<B> {
-    match Scheme::of(scheme, tensor.shape().num_dims()) {
+    match Scheme::of(scheme, &tensor.shape()) {
         Some(of_fp8) => Fp8QTensor::Fp8(QCodes::dynamic(tensor, scheme, of_fp8)),
         None => B::quantize_dynamic(tensor, scheme).own(),
     }
@@ -258,9 +260,9 @@ fn by_codes<B: Fp8Matmul>(
     input: InputNumbers,
     weight: QCodes<B>,
 ) -> FloatTensor<B> {
-    let (kind, rank) = (ProductKind::Matmul, weight.shape.num_dims());
-    if weight.shape[..rank - 2].iter().all(|size| *size == 1) {
-        // One matrix, which batch and rows of the input are multiplied by.
+    let kind = ProductKind::Matmul;
+    if as_matrix(&weight.shape).is_some() {
+        // Batch and rows of the input are multiplied by it.
         return frozen_layer::by_quantized::<B>(kind, (x, input), weight.held, None);
     }
     let gemm = fitting_gemm(&[x.shape(), weight.shape.clone()]);
@@ -273,8 +275,12 @@ fn by_codes<B: Fp8Matmul>(
 fn of_codes<B: Fp8Matmul>(lhs: QCodes<B>, rhs: QCodes<B>) -> FloatTensor<B> {
     let device = lhs.device.clone();
     let dtype = get_device_settings::<B>(&device).float_dtype;
-    match lhs.shape.num_dims() {
-        2 => frozen_layer::of_quantized::<B>(lhs.held, rhs.held, dtype),
+    let shapes = [lhs.shape.clone(), rhs.shape.clone()];
+    match shapes.each_ref().map(as_matrix) {
+        [Some(_), Some(_)] => {
+            let product = frozen_layer::of_quantized::<B>(lhs.held, rhs.held, dtype);
+            reshape::<B>(product, product_shape(&shapes))
+        }
         _ => by_codes(B::float_cast(lhs.numbers(), dtype), InputNumbers::Quantized, rhs),
     }
 }

@@ -17,24 +17,34 @@ pub(crate) struct Scheme {
 }
 
 impl Scheme {
-    /// What Burn's scheme says of a tensor of this rank, where its values are FP8, and this crate holds such.
+    /// What Burn's scheme says of a tensor of this shape, where its values are FP8, and this crate holds such.
     ///
     /// # Panics
     /// Where it holds none, and the backend inside would compute something else.
-    pub(crate) fn of(scheme: &QuantScheme, rank: usize) -> Option<Self> {
-        let format = match scheme.value {
-            QuantValue::E4M3 => Fp8Format::E4M3,
-            QuantValue::E5M2 => Fp8Format::E5M2,
-            _ => return None,
-        };
-        // Of others a value is no number, but a place in a table.
-        if scheme.mode != QuantMode::Symmetric {
-            return None;
-        }
-        match Self::new(format, scheme, rank) {
-            Ok(scheme) => Some(scheme),
+    pub(crate) fn of(scheme: &QuantScheme, shape: &[usize]) -> Option<Self> {
+        let format = Self::format(scheme)?;
+        match Self::new(format, scheme, shape.len()) {
+            Ok(of_fp8) if quantized::INSIDE_IS_RIGHT => {
+                of_fp8.divides(&Shape::from(shape.to_vec())).then_some(of_fp8)
+            }
+            Ok(of_fp8) => Some(of_fp8),
             Err(_) if quantized::INSIDE_IS_RIGHT => None,
             Err(reason) => panic!("{scheme:?}: {reason}"),
+        }
+    }
+
+    /// Rows and columns that share a scale in a tensor of this rank, as a scheme says.
+    pub(crate) fn block_of(scheme: &QuantScheme, rank: usize) -> Option<[usize; 2]> {
+        Some(Self::new(Self::format(scheme)?, scheme, rank).ok()?.block)
+    }
+
+    fn format(scheme: &QuantScheme) -> Option<Fp8Format> {
+        // Of other modes a value is no number, but a place in a table.
+        match scheme.value {
+            _ if scheme.mode != QuantMode::Symmetric => None,
+            QuantValue::E4M3 => Some(Fp8Format::E4M3),
+            QuantValue::E5M2 => Some(Fp8Format::E5M2),
+            _ => None,
         }
     }
 
@@ -106,9 +116,8 @@ impl Scheme {
         assert!(
             given >= 0.0 && given.is_finite(),
             "a scale of {} values is {given}; it must be finite and not negative. A tensor with NaN or infinities has such a one where Burn computes \
-             it{}",
-            self.format,
-            quantized::OF_FINITE
+             it: quantize_dynamic takes the largest finite magnitude",
+            self.format
         );
         match self.scales {
             ScaleType::UE8M0 => e8m0::round_up(given),
@@ -131,7 +140,7 @@ fn in_rows(shape: &Shape) -> Shape {
 /// The scheme of a tensor of this rank whose blocks have this size now. Where it says so already it keeps its words.
 pub(crate) fn with_block(scheme: QuantScheme, rank: usize, now: [usize; 2]) -> QuantScheme {
     let [rows, columns] = now;
-    if Scheme::of(&scheme, rank).is_some_and(|scheme| scheme.block == now) {
+    if Scheme::block_of(&scheme, rank) == Some(now) {
         return scheme;
     }
     let size = |size: usize| u8::try_from(size).expect("a block is of one of Burn's schemes");

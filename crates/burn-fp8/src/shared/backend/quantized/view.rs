@@ -86,6 +86,9 @@ impl<B: Fp8Matmul> View<'_, B> {
     pub(crate) fn of_codes(&self, codes: CodesOf<B>, format: Fp8Format) -> CodesOf<B> {
         match codes {
             Codes::Bytes(codes) => Codes::Bytes(self.of_ints(codes)),
+            Codes::Packed(words, _) if let Self::Reshape(shape) = self => {
+                Codes::Packed(words, shape.clone())
+            }
             codes => {
                 let device = match &codes {
                     Codes::Values(values) => host::float_device::<B>(values),
@@ -182,8 +185,9 @@ impl<B: Fp8Matmul> QCodes<B> {
             && sides.is_some()
             && sides == as_matrix(target)
         {
-            let block = Scheme::of(&self.scheme, rank).map(|scheme| scheme.block);
-            if Scheme::of(&named, target.num_dims()).map(|scheme| scheme.block) == block {
+            let blocks = [(&self.scheme, rank), (&named, target.num_dims())];
+            let [before, now] = blocks.map(|(scheme, rank)| Scheme::block_of(scheme, rank));
+            if before == now {
                 // The same rows and columns: what a product has moved stays where it is.
                 return Fp8QTensor::Fp8(Self { shape: target.clone(), scheme: named, ..self });
             }
@@ -221,6 +225,13 @@ impl<B: Fp8Matmul> QCodes<B> {
                     Some((scales, size)) => {
                         let (rank, scales) = (size.len(), in_rows::<B>(scales));
                         let now = [rank.checked_sub(2).map_or(1, |at| size[at]), size[rank - 1]];
+                        if quantized::INSIDE_IS_RIGHT
+                            && let View::Reshape(target) | View::Expand(target) = &view
+                            && Scheme::of(&named, target).is_some_and(|it| it.block != now)
+                        {
+                            // One dimension became several, and the scheme has blocks of those.
+                            return self.torn(&view);
+                        }
                         let scheme = with_block(named, rank, now);
                         (Scales::Grid { scales, block: now, kind }, scheme)
                     }
@@ -246,7 +257,7 @@ impl<B: Fp8Matmul> QCodes<B> {
             let device = self.device.clone();
             let moved = view.of_quantized(B::q_from_data(self.into_data(), &device));
             let DType::QFloat(scheme) = moved.dtype() else { unreachable!("it is quantized") };
-            let Some(of_fp8) = Scheme::of(&scheme, moved.shape().num_dims()) else {
+            let Some(of_fp8) = Scheme::of(&scheme, &moved.shape()) else {
                 return Fp8QTensor::Other(moved);
             };
             let data = try_read_sync(B::q_into_data(moved))
@@ -254,8 +265,7 @@ impl<B: Fp8Matmul> QCodes<B> {
                 .expect("a tensor can be read from its device");
             return Fp8QTensor::Fp8(Self::from_data(data, &scheme, of_fp8, &device));
         }
-        let rank = self.shape.num_dims();
-        let scheme = Scheme::of(&self.scheme, rank).expect("a scheme of FP8");
+        let scheme = Scheme::of(&self.scheme, &self.shape).expect("a scheme of FP8");
         let moved = view.of_floats(self.numbers());
         let [rows, columns] = scheme.block;
         assert!(
