@@ -28,7 +28,7 @@
 //! - All products are plain ones, those of linear layers too: [`Filter::linear_only`](crate::Filter::linear_only) leaves nothing. The filter is asked
 //!   for each product of the backward pass, by that product's own sides, and the configuration is that of the backward pass.
 //! - Delayed scaling and exceptions by the names of layers are refused.
-//! - Quantized tensors of FP8 are on Burn 0.23 what they are on Flex, and products take their codes. On a device with gradients Burn dequantizes a weight first: then
+//! - Quantized tensors of FP8 are on Burn 0.23 what they are on Flex, but for scales of tensors that are not finite, which follow from the finite elements; products take their codes. On a device with gradients Burn dequantizes a weight first: then
 //!   it is one of numbers, quantized again as the configuration says. `nn::FrozenLinear::from_quantized`, on Flex, has codes and gradients.
 //! - Only the device of the loss is told: parts of the model on another one have output gradients in E4M3.
 //! - Inputs of three and more dimensions that gradient checkpointing computes again are new tensors there: the gradients of their weights may stay in high

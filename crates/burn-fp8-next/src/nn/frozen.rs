@@ -124,7 +124,8 @@ impl FrozenLinear {
         Self::on(HostWeight::of(layer).transpose(), bias, activation, device)
     }
 
-    /// A layer of Burn whose weight `quantize_weights` has quantized to E4M3, as a frozen one: with its codes and scales, on its device.
+    /// A layer of Burn whose weight `[inputs, outputs]` `quantize_weights` has quantized to E4M3, as a frozen one: with its codes and scales, copied, on its device. A bias
+    /// that is quantized, too, becomes f32.
     ///
     /// # Errors
     /// [`Fp8Error::Invalid`] where the weight is none of E4M3, has two levels of scales or some that are not finite and positive, or no element that is finite,
@@ -164,7 +165,7 @@ impl FrozenLinear {
         Ok(Self::on(HostWeight { shape, codes, scales, grid, block }, bias, activation, &device))
     }
 
-    /// The layer as Burn's own on a device, its weight one of Burn's quantized tensors: models keep their type. So a published layer runs where layers of Burn do, such
+    /// The layer as Burn's own on a device, its weight `[inputs, outputs]` one of Burn's quantized tensors with the same codes and scales, copied: models keep their type. So a published layer runs where layers of Burn do, such
     /// as on a served device. How its inputs were scaled is not kept: there the configuration says so, and plain Burn multiplies them as they are.
     ///
     /// # Errors

@@ -157,7 +157,7 @@ fn other_shapes_are_those_of_flex() {
     }
 }
 
-/// Of finite elements: Flex would take those that are not into account, and lose the others.
+/// Of finite elements, though Burn's client measures those that are not, too.
 #[test]
 fn scales_are_those_of_finite_elements() {
     for scheme in schemes() {
